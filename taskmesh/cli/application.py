@@ -41,6 +41,7 @@ for _command in (programs.up, programs.hub):
 app.command(epilog=EPILOG, help=programs.WORKER, cls=programs.WorkerCommand)(programs.worker)
 for _command in (
     submission.submit,
+    submission.result,
     views.status,
     views.pools,
     views.tasks,

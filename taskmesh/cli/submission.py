@@ -59,6 +59,12 @@ Patience = Annotated[
     ),
 ]
 
+TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+Wait = Annotated[
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, max=LONGEST_TASK, help="How long to wait for its end."),
+]
+
 
 @command(hub_settings)
 def submit(  # noqa: PLR0913  each is an option
@@ -104,14 +110,46 @@ def submit(  # noqa: PLR0913  each is an option
     surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
     with mesh:
         future = surface.submit(called, *positional, **named)
-        try:
-            error = error_of(future, mesh, out, timeout)
-        except TimeoutError:
-            future.cancel()
-            out.error(TimeoutError(f"not finished within {timeout:g} s; cancelled"), details_of(future))
-            raise typer.Exit(TOO_LATE) from None
-        except CancelledError:
-            error = CancelledError("somebody has cancelled it")
+        error = _ending(future, mesh, out, timeout, "cancelled")
+    report(out, error, future)
+
+
+@command(hub_settings)
+def result(config: Config, out: Output, task_id: TaskId, *, wait: Wait = 0.0) -> None:
+    """Print the result of another program's task, while its own client is away or the task is on its way."""
+    from taskmesh.mesh import Mesh
+
+    mesh = Mesh(config=config)
+    with mesh:
+        future = mesh.attach(task_id)
+        error = _ending(future, mesh, out, max(wait, ANSWER_S), "it goes on")
+    report(out, error, future)
+
+
+def _ending(
+    future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | None, after: str
+) -> BaseException | None:
+    """Wait for the task; return its error, None for a result. End the command if that takes too long.
+
+    Args:
+        future: the task, or an attachment to it.
+        mesh: where it is.
+        out: where reasons to wait are printed.
+        timeout: seconds to wait.
+        after: what becomes of the task when they are over.
+    """
+    try:
+        return error_of(future, mesh, out, timeout)
+    except TimeoutError:
+        future.cancel()
+        out.error(TimeoutError(f"not finished within {timeout:g} s; {after}"), details_of(future))
+        raise typer.Exit(TOO_LATE) from None
+    except CancelledError:
+        return CancelledError("somebody has cancelled it")
+
+
+def report(out: Output, error: BaseException | None, future: TaskFuture[Any]) -> None:
+    """Print how the task ended, and end the command if that was badly."""
     if error is not None:
         report_failure(out, error, future)
         raise typer.Exit(FAILED)

@@ -148,3 +148,26 @@ def test_a_journal_that_cannot_be_written_is_told_and_what_was_accepted_goes_on(
             assert held.accepted
             assert held.cancel()
             wait_until(lambda: mesh.status()["journal"]["waiting"] == 0, END_S, "all is written")
+
+
+def test_a_result_is_printed_by_its_id_on_the_command_line(programs, tmp_path):
+    cluster = Cluster(programs)
+    settings = {**SETTINGS, "TASKMESH_JOURNAL": str(tmp_path / "tasks.journal")}
+    cluster.start_hub(settings)
+    with cluster.mesh() as mesh:
+        added, refused = mesh.submit(workload.add, 1, 2), mesh.submit(workload.refuse, "because")
+        mesh.close(detach=True)
+    at = ("--address", cluster.address)
+    waiting = programs.run("result", added.task_id, *at)
+    cluster.hub.kill()
+    cluster.start_hub(settings)
+    cluster.start_worker("first")
+    outcome = programs.run("result", added.task_id, "--wait", "20", *at)
+    failed = programs.run("result", refused.task_id, "--wait", "20", *at)
+    unknown = programs.run("result", f"{1:032x}", "--wait", "20", *at)
+
+    assert (waiting.returncode, "it goes on" in waiting.stderr) == (4, True)
+    assert (outcome.returncode, outcome.stdout) == (0, "3\n")
+    assert (failed.returncode, "because" in failed.stderr) == (1, True)
+    assert (unknown.returncode, "nothing is known of it" in unknown.stderr) == (1, True)
+    assert programs.run("result", "x", *at).returncode == 2
