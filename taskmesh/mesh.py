@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from types import TracebackType
@@ -352,6 +353,10 @@ async def _aside(blocking: Callable[[], object]) -> None:
     await loop.run_in_executor(None, blocking)
 
 
+JOURNAL = frozenset({"journal", "hub__journal", "journal_file", "hub__journal_file"})
+"""Arguments that give an embedded mesh a journal."""
+
+
 def _settings(
     address: str | Sequence[str] | None,
     workers: int | None,
@@ -372,4 +377,12 @@ def _settings(
             )
         address = ()  # an argument goes before the environment and files, which may name a hub
     given = {"mesh__address": address, "pool__concurrency": workers, "mesh__hub": hub}
-    return load(config, {key: value for key, value in given.items() if value is not None} | dict(overrides))
+    found = load(config, {key: value for key, value in given.items() if value is not None} | dict(overrides))
+    if JOURNAL.isdisjoint(overrides):  # one of the environment, or of a file, is the hub program's
+        return replace(found, hub=replace(found.hub, journal="", journal_file="", strict=False))
+    if found.mesh.address:
+        raise ConfigError(
+            "journal= is for an embedded mesh: at an address, the hub has the journal, or has none "
+            "(taskmesh hub --journal FILE)"
+        )
+    return found

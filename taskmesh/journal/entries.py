@@ -7,11 +7,28 @@ import msgspec
 from taskmesh.errors import ConfigError
 from taskmesh.journal.port import Changes
 from taskmesh.shm.blob import Blob
-from taskmesh.wire.journal import CHUNK, ENDS, SPEC, VALUE, Ends, Entry, JournalChunk, parts_of
+from taskmesh.wire.journal import (
+    CHUNK,
+    ENDS,
+    OUTCOME,
+    SPEC,
+    VALUE,
+    Ends,
+    Entry,
+    JournalChunk,
+    JournalOutcome,
+    parts_of,
+)
 from taskmesh.wire.runs import Spec, Value
 
 _BLOB = 1
-_TYPES: dict[str, type[Entry]] = {CHUNK: JournalChunk, ENDS: Ends, SPEC: Spec, VALUE: Value}
+_TYPES: dict[str, type[Entry]] = {
+    CHUNK: JournalChunk,
+    ENDS: Ends,
+    OUTCOME: JournalOutcome,
+    SPEC: Spec,
+    VALUE: Value,
+}
 _DECODERS = {kind: msgspec.msgpack.Decoder(made) for kind, made in _TYPES.items()}
 _PACK = msgspec.msgpack.Encoder()
 _PARTS = msgspec.msgpack.Decoder(tuple[list[tuple[int, int]], list[bytes]])
@@ -52,6 +69,8 @@ def decode(key: str, data: bytes) -> Entry:
             run.payloads = [_payload(payload) for payload in run.payloads]
     elif isinstance(entry, Value):
         entry.payload = _payload(entry.payload)
+    elif isinstance(entry, JournalOutcome) and entry.done is not None:
+        entry.done.payloads = [_payload(payload) for payload in entry.done.payloads]
     return entry
 
 

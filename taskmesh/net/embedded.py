@@ -7,7 +7,10 @@ messages by reference. Every ZeroMQ call would release the GIL, which a computin
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from taskmesh.config import Config
 from taskmesh.core.actions import Send
@@ -32,6 +35,9 @@ from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
 from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
+
+if TYPE_CHECKING:
+    from taskmesh.net.hub.journal import HubJournal
 
 
 class EmbeddedHubLinks:
@@ -93,6 +99,7 @@ class EmbeddedPort(SubmitPort):
         self._fork_server = fork_server
         self._for_hub: deque[object] = deque()
         self._pool: PoolShell | None = None
+        self._resources = contextlib.ExitStack()
 
     def start(self, timeout: float) -> None:
         """Start fork server and thread; return when the client's session is open.
@@ -107,6 +114,7 @@ class EmbeddedPort(SubmitPort):
         except BaseException:
             if self._pool is not None:
                 self._pool.host.close(timeout=0)
+            self._resources.close()
             self._fork_server.reap()
             raise
         if not self._shell.opened.wait(timeout):
@@ -123,10 +131,11 @@ class EmbeddedPort(SubmitPort):
         for_pool: deque[object] = deque()
         nested = NestedGateway(loop, self._for_hub)
         links = EmbeddedHubLinks(self.client, self._shell.events, for_pool, nested)
-        machine = HubMachine(hub_settings(self._config, epoch=new_epoch()), now)
-        hub = HubShell(machine, links, events=self._for_hub)
-        settings = pool_settings(self._config, slots=self._config.pool.slots, name="local")
-        pool_machine = PoolMachine(settings, now)
+        journal = self._open_journal()
+        settings = replace(hub_settings(self._config, epoch=new_epoch()), journaled=journal is not None)
+        hub = HubShell(HubMachine(settings, now), links, events=self._for_hub, journal=journal)
+        slots = self._config.pool.slots
+        pool_machine = PoolMachine(pool_settings(self._config, slots=slots, name="local"), now)
         pool = self._pool = pool_with_slots(
             loop,
             pool_machine,
@@ -140,7 +149,16 @@ class EmbeddedPort(SubmitPort):
         loop.parts = [self._shell, hub, pool]
         loop.timers.append(WallClock(hub.events))  # the pool has its own there
         loop.watch(wake_up.fd, wake_up.clear)
+        if journal is not None:
+            journal.start(loop, hub)
         self._start_thread("taskmesh-hub", lambda: self._work(loop, pool.host, nested))
+
+    def _open_journal(self) -> HubJournal | None:
+        if not self._config.hub.journal and not self._config.hub.journal_file:
+            return None
+        from taskmesh.net.hub.journal import hub_journal
+
+        return self._resources.enter_context(hub_journal(self._config.hub))
 
     def forked(self) -> None:
         """Close this port's descriptors in a forked child, its slots' among them."""
@@ -166,3 +184,4 @@ class EmbeddedPort(SubmitPort):
         finally:
             host.close(timeout=0.1 if self._cancel else 1.0)
             nested.close()
+            self._resources.close()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from taskmesh.wire.runs import Counter, Name, Number, Run, Spec, Value
+from taskmesh.wire.runs import Counter, DoneRun, Failed, Name, Number, Run, Spec, Value
 
-CHUNK, ENDS, SPEC, VALUE = "c", "e", "s", "v"
-"""The first letters of keys: of tasks accepted together, of those of them that are over, of a spec, and of an
-outcome that other tasks need."""
+CHUNK, ENDS, OUTCOME, SPEC, VALUE = "c", "e", "o", "s", "v"
+"""The first letters of keys: of tasks accepted together, of those of them that are over, of an outcome that
+waits for its client, of a spec, and of an outcome that other tasks need."""
 
 
 class JournalChunk(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -43,7 +43,14 @@ class Ends(msgspec.Struct, array_like=True):
     seqs: list[Counter]
 
 
-Entry = JournalChunk | Ends | Spec | Value
+class JournalOutcome(msgspec.Struct, array_like=True):
+    """The end of a task whose client is away: its result, of this task alone, or its bad end."""
+
+    done: DoneRun | None
+    failed: Failed | None
+
+
+Entry = JournalChunk | Ends | JournalOutcome | Spec | Value
 
 
 def key_of(kind: str, number: int) -> str:

@@ -36,6 +36,7 @@ LATE_IMPORTS = {
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
     "taskmesh/http/side_port.py": "http.server and ssl are slow to load and most programs need neither",
     "taskmesh/net/child_hub.py": "the parent needs no hub, and its child no more of the client than this",
+    "taskmesh/net/embedded.py": "sqlite3 is slow to load and most meshes have no journal",
     "taskmesh/net/hub/store.py": "redis is slow to load, is an extra, and most hubs have no store",
     "taskmesh/net/hub/journal.py": "redis is slow to load, is an extra, and most hubs have no journal there",
     "taskmesh/client/client.py": "keys are slow to load and most programs have none",

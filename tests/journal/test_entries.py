@@ -5,8 +5,18 @@ import pytest
 from taskmesh.errors import ConfigError
 from taskmesh.journal.entries import changes_of, decode, encode
 from taskmesh.shm.blob import BYTES, Blob
-from taskmesh.wire.journal import CHUNK, ENDS, SPEC, VALUE, Ends, JournalChunk, key_of
-from taskmesh.wire.runs import Failed, Run, Spec, Value
+from taskmesh.wire.journal import (
+    CHUNK,
+    ENDS,
+    OUTCOME,
+    SPEC,
+    VALUE,
+    Ends,
+    JournalChunk,
+    JournalOutcome,
+    key_of,
+)
+from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
 
 RUN = Run(7, 1, [1, 2], [b"one", b"two"], needs=[[5], [6]], delay=2.5)
 
@@ -17,6 +27,8 @@ RUN = Run(7, 1, [1, 2], [b"one", b"two"], needs=[[5], [6]], delay=2.5)
         (CHUNK, JournalChunk(1 << 63, "alice", "a program", 1e9, [RUN])),
         (ENDS, Ends([1, 2, 5])),
         (SPEC, Spec(b"code", "f", max_retries=3, tags=("gpu",))),
+        (OUTCOME, JournalOutcome(DoneRun(7, 1, 2, "pool/0", [5], [b"payload"], 0.5), None)),
+        (OUTCOME, JournalOutcome(None, Failed(1, 5, 1, "exception", text="no"))),
         (VALUE, Value(5, b"payload", "f", 2)),
         (VALUE, Value(5, failed=Failed(0, 5, 1, "exception", text="no"))),
     ],

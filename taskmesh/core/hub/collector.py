@@ -167,6 +167,8 @@ class Collector:
             return 0
         self._hub.news.add(run.client)
         client.ended = self._hub.now
+        if self._hub.journal is not None and not client.present:
+            self._hub.journal.ended(run.client, run)
         return client.done(run)
 
     def give(self, outcome: DoneRun | Failed, task: int) -> None:
@@ -179,6 +181,8 @@ class Collector:
         failure = msgspec.structs.replace(outcome, client=client, seq=seq)
         if session is not None:
             session.ended = self._hub.now
+            if self._hub.journal is not None and not session.present:
+                self._hub.journal.ended(client, failure)
             session.failed(failure)
             self._hub.news.add(client)
         elif self._hub.journal is not None:

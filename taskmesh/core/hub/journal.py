@@ -3,7 +3,8 @@
 A chunk is what one Submit brought. It is written before the client hears that its tasks are accepted, and
 goes when the last of them is over: its client has the outcome, or has given the task up. Which tasks of a
 chunk are over is written now and then; a hub that dies before that has another one run them again. The
-outcome of one that is over stays for as long as there is a task that depends on it.
+outcome of one that is over stays for as long as there is a task that depends on it. One that has ended while
+its client was away is not over; its outcome is written as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from msgspec.structs import replace
 
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.wire.journal import CHUNK, ENDS, SPEC, VALUE, Ends, Entry, JournalChunk, key_of
+from taskmesh.wire.journal import (
+    CHUNK,
+    ENDS,
+    OUTCOME,
+    SPEC,
+    VALUE,
+    Ends,
+    Entry,
+    JournalChunk,
+    JournalOutcome,
+    key_of,
+)
 from taskmesh.wire.runs import CALL, PROMISE, DoneRun, Failed, Run, Spec, Value
 
 DURABLE_KINDS = frozenset({CALL, PROMISE})
@@ -59,15 +71,17 @@ class ClientBook:
         strays: chunks that have a task between two of another one, by each of their tasks.
         needed: how many tasks that are not over depend on a task.
         values: of these, the outcomes that are written down.
+        outcomes: of tasks that have ended while the client was away.
     """
 
-    __slots__ = ("_firsts", "chunks", "needed", "strays", "values")
+    __slots__ = ("_firsts", "chunks", "needed", "outcomes", "strays", "values")
 
     def __init__(self) -> None:
         self.chunks: dict[int, ChunkBook] = {}
         self.strays: dict[int, ChunkBook] = {}
         self.needed: Counter[int] = Counter()
         self.values: dict[int, Value] = {}
+        self.outcomes: dict[int, JournalOutcome] = {}
         self._firsts: list[int] = []
 
     def __bool__(self) -> bool:
@@ -162,7 +176,9 @@ class Journal:
         self.changes = {key_of(SPEC, number): spec for number, spec in self._specs.items()}
         for client, book in self._clients.items():
             for value in book.values.values():
-                self.changes[_value_key(client, value.seq)] = value
+                self.changes[_task_key(VALUE, client, value.seq)] = value
+            for seq, outcome in book.outcomes.items():
+                self.changes[_task_key(OUTCOME, client, seq)] = outcome
             strays = {chunk.number: chunk for chunk in book.strays.values()}
             for chunk in (*book.chunks.values(), *strays.values()):
                 self.changes[key_of(CHUNK, chunk.number)] = chunk.entry
@@ -210,8 +226,25 @@ class Journal:
                 book.values[value.seq] = value
                 needed.append(value)
             else:
-                self.changes[_value_key(client, value.seq)] = None
+                self.changes[_task_key(VALUE, client, value.seq)] = None
         return needed
+
+    def restore_outcomes(self, client: int, outcomes: Mapping[int, JournalOutcome]) -> list[int]:
+        """Take in outcomes that wait for a client, by task; return those tasks, and drop what is over."""
+        book = self._clients.get(client, ClientBook())
+        waiting = []
+        for seq, outcome in outcomes.items():
+            if book.find(seq) is None:
+                self.changes[_task_key(OUTCOME, client, seq)] = None
+            else:
+                book.outcomes[seq] = outcome
+                waiting.append(seq)
+        return waiting
+
+    def needed(self, client: int, seq: int) -> bool:
+        """Return True if a task that is not over depends on this one."""
+        book = self._clients.get(client)
+        return book is not None and seq in book.needed
 
     def _enter(self, number: int, entry: JournalChunk, specs: Mapping[int, SpecEntry]) -> list[int]:
         """Note a chunk; return the specs that no chunk before it has."""
@@ -256,6 +289,23 @@ class Journal:
                 self._keep(client, book, Value(failure.seq, attempt=failure.attempt, failed=failure))
             self.over(client, [failure.seq])
 
+    def ended(self, client: int, outcome: DoneRun | Failed) -> None:
+        """Write down how tasks have ended whose client is away: they need not run again."""
+        book = self._clients.get(client)
+        if book is None:
+            return
+        if isinstance(outcome, Failed):
+            self._put_outcome(client, book, outcome.seq, JournalOutcome(None, outcome))
+            return
+        for seq, payload in zip(outcome.seqs, outcome.payloads, strict=True):
+            alone = replace(outcome, seqs=[seq], payloads=[payload])
+            self._put_outcome(client, book, seq, JournalOutcome(alone, None))
+
+    def _put_outcome(self, client: int, book: ClientBook, seq: int, outcome: JournalOutcome) -> None:
+        if seq not in book.outcomes and book.find(seq) is not None:
+            book.outcomes[seq] = outcome
+            self.changes[_task_key(OUTCOME, client, seq)] = outcome
+
     def given_up(self, client: int, seq: int) -> None:
         """A task was cancelled, and its client does not wait to hear of it."""
         book = self._clients.get(client)
@@ -274,8 +324,10 @@ class Journal:
             if chunk is None:
                 continue
             self._touched[chunk.number] = chunk
+            if book.outcomes.pop(seq, None) is not None:
+                self.changes[_task_key(OUTCOME, client, seq)] = None
             for unused in book.let_go(chunk, seq):
-                self.changes[_value_key(client, unused)] = None
+                self.changes[_task_key(VALUE, client, unused)] = None
             if not chunk.left:
                 book.drop(chunk)
                 self._drop(chunk)
@@ -284,7 +336,7 @@ class Journal:
 
     def _keep(self, client: int, book: ClientBook, value: Value) -> None:
         book.values[value.seq] = value
-        self.changes[_value_key(client, value.seq)] = value
+        self.changes[_task_key(VALUE, client, value.seq)] = value
 
     def _drop(self, chunk: ChunkBook) -> None:
         self._touched.pop(chunk.number, None)
@@ -316,8 +368,8 @@ def _edges(run: Run) -> Iterator[tuple[int, frozenset[int]]]:
         yield seq, frozenset((*needs, *after))
 
 
-def _value_key(client: int, seq: int) -> str:
-    return key_of(VALUE, client << SEQ_BITS | seq)
+def _task_key(kind: str, client: int, seq: int) -> str:
+    return key_of(kind, client << SEQ_BITS | seq)
 
 
 def without(run: Run, seqs: Set[int]) -> Run:

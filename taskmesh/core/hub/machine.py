@@ -25,10 +25,10 @@ from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
-from taskmesh.core.ids import client_of
+from taskmesh.core.ids import client_of, seq_of
 from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import Ends, Entry, JournalChunk, parts_of
+from taskmesh.wire.journal import Ends, Entry, JournalChunk, JournalOutcome, parts_of
 from taskmesh.wire.runs import Progress, Value
 
 Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
@@ -418,6 +418,8 @@ class HubMachine:
         chunks: dict[int, JournalChunk] = {}
         ends: dict[int, Ends] = {}
         values: dict[int, list[Value]] = {}
+        outcomes: dict[int, dict[int, JournalOutcome]] = {}
+        specs = self.state.specs
         for key, entry in entries.items():
             _, number = parts_of(key)
             if isinstance(entry, JournalChunk):
@@ -426,19 +428,23 @@ class HubMachine:
                 ends[number] = entry
             elif isinstance(entry, Value):
                 values.setdefault(client_of(number), []).append(entry)
+            elif isinstance(entry, JournalOutcome):
+                outcomes.setdefault(client_of(number), {})[seq_of(number)] = entry
             else:
-                self.state.specs[number] = SpecEntry(number, entry)
-        specs = self.state.specs
+                specs[number] = SpecEntry(number, entry)
         left = [
             journal.restore(number, chunk, ends.get(number), specs)
             for number, chunk in sorted(chunks.items())
         ]
         for client, some in values.items():
             self.state.dependencies.bring(client, journal.restore_values(client, some))
-        for chunk in left:
-            if chunk is not None:
-                self.clients.restore(chunk, now)
-                self.submissions.restore(chunk, now)
+        restored = [chunk for chunk in left if chunk is not None]
+        for chunk in restored:
+            self.clients.restore(chunk, now)
+        for client, waiting in outcomes.items():
+            self.submissions.restore_outcomes(journal, client, waiting)
+        for chunk in restored:
+            self.submissions.restore(chunk, now)
         self.state.dependencies.drop_unused()
 
     # --- time ---------------------------------------------------------------------------------------------

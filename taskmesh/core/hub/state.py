@@ -57,7 +57,7 @@ class HubState:
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
-        self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
+        self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
         self.result_cache = ResultCache(config.kept_bytes, stored=config.stored)
         self.journal = Journal() if config.journaled else None
         self.unwritten: dict[int, ClientSession] = {}

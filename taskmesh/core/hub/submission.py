@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
@@ -22,7 +24,7 @@ from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import JournalChunk
+from taskmesh.wire.journal import JournalChunk, JournalOutcome
 from taskmesh.wire.limit_rules import text_of
 from taskmesh.wire.runs import Charged, DoneRun, Run, Spec, Value
 
@@ -126,6 +128,20 @@ class Submissions:
                 self._hub.out.append(SendClient(client, m.Accepted(session.accepted)))
             if not session.unwritten:
                 del self._hub.unwritten[client]
+
+    def restore_outcomes(self, journal: Journal, client: int, outcomes: Mapping[int, JournalOutcome]) -> None:
+        """Have outcomes wait for a client that was away when its tasks ended."""
+        for seq in journal.restore_outcomes(client, outcomes):
+            done, failed = outcomes[seq].done, outcomes[seq].failed
+            outcome = done or failed
+            if outcome is None:
+                continue
+            self._ledger.answered(client, seq)
+            self._collector.give(outcome, client << SEQ_BITS | seq)
+            if journal.needed(client, seq):
+                entry = self._hub.specs.get(done.spec) if done is not None else None
+                spec = entry.spec if entry is not None else NO_SPEC
+                self._hub.dependencies.bring(client, [value_of(seq, outcome, spec)])
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Enter tasks that a journal has, as if their client had submitted them again."""

@@ -144,7 +144,7 @@ def test_a_client_that_leaves_its_tasks_to_the_hub():
     run_all(rig, session)
     assert attached(rig, seq) == "done"
     rig.write()
-    assert kinds(rig) == "cs"
+    assert kinds(rig) == "cos"
 
     rig.after(4 * LEASE)
     rig.write()
@@ -220,6 +220,39 @@ def test_an_outcome_waits_from_the_end_of_its_task():
     assert attached(again, seq, 3) == "unknown"
     again.write()
     assert again.journal == {}
+
+
+@pytest.mark.parametrize("end", ["done", "exception"])
+def test_an_outcome_that_waits_for_its_client_outlives_the_hub_and_the_task_does_not_run_again(end):
+    rig = hub()
+    rig.client()
+    (first,) = rig.submit()
+    when = 1 if end == "exception" else 0  # DONE
+    one = spec("held back", queue="elsewhere")
+    run = Run(number_of(one), 0, [2], [b"x"], when=when, needs=[[first]])
+    rig.tell(ev.FromClient(1, m.Submit(2, [(number_of(one), one)], [run])))
+    rig.write()
+    second = after_death(rig)
+    session = second.join()
+    past_recovery(second, session)
+    if end == "done":
+        run_all(second, session)
+    else:
+        second.fail(session, (1, first, 1), retryable=False)
+    second.write()
+    assert kinds(second) == "ccoss"
+
+    third = after_death(second)
+    session = third.join(queues=["default", "elsewhere"])
+    past_recovery(third, session)
+    assert third.held[session] == [(1, 2, 1)]
+    assert attached(third, first) == end
+    run_all(third, session)
+    third.client()
+    assert third.outcomes() == {first: end, 2: "done"}
+    acknowledge(third)
+    third.write()
+    assert third.journal == {}
 
 
 def test_a_pool_that_holds_it_goes_on():
