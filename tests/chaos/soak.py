@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -29,6 +29,8 @@ from tests.harness.spans import most_at_a_time, most_in
 BETWEEN = 10.0
 POOL = "pool-0"
 """The pool of which nobody kills the supervisor."""
+RESULT_TTL = 20.0
+"""Seconds for which a hub keeps the outcomes of killed clients: else it had more of them to the end."""
 SLOTS = 6
 """Most slots that there are: each may have been sent one limited task before it begins."""
 EVERY = 1.0
@@ -79,6 +81,7 @@ class Soak(Episode):
         super().__init__(folder, seed, seconds, harsh=True, say=say)
         write_module(folder)
         self._company.spared = frozenset((POOL, RESIDENT))
+        self._company.cluster.programs.env["TASKMESH_HUB__RESULT_TTL"] = str(RESULT_TTL)
         self._kills = Kills(self._company, self._operators, self._chance)
         self._samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
         self._sampled = 0.0
@@ -114,7 +117,9 @@ class Soak(Episode):
         problems = company.record.problems
         problems += judge_ticks(company.folder, company.record)
         problems += judge_limits(Journal(company.folder / "spans.log"))
-        count = task_counter(Journal(company.folder / ROUNDS))
+        count = task_counter(
+            Journal(company.folder / ROUNDS), map(Journal, company.folder.glob("*-executions.log"))
+        )
         lives: dict[str, list[Sample]] = {}
         for (name, _), samples in self._samples.items():
             lives[name] = max(lives.get(name, []), samples, key=len)
@@ -125,11 +130,13 @@ class Soak(Episode):
                     problems.append(f"{name} grows: {words}")
 
 
-def task_counter(rounds: Journal) -> Callable[[float], float]:
-    """A function that gives the millions of small tasks that had ended at a moment."""
-    entries = list(rounds.entries())
-    moments = [entry.when for entry in entries]
-    totals = [0, *accumulate(int(entry.fields[0]) for entry in entries)]
+def task_counter(rounds: Journal, executions: Iterable[Journal]) -> Callable[[float], float]:
+    """A function that gives the millions of tasks that had run at a moment."""
+    counts = [(entry.when, int(entry.fields[0])) for entry in rounds.entries()]
+    counts += [(entry.when, 1) for log in executions for entry in log.entries() if entry.kind == "start"]
+    counts.sort()
+    moments = [when for when, _ in counts]
+    totals = [0, *accumulate(count for _, count in counts)]
     return lambda when: totals[bisect_right(moments, when)] / 1e6
 
 

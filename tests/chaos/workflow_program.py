@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from taskmesh import Mesh, gather
-from taskmesh.errors import WorkerCrashed
+from taskmesh.errors import MeshClosed, WorkerCrashed
 from tests.chaos.client_program import DEADLINE, STOP, tell
 from tests.chaos.errands import triple
 from tests.chaos.workflows import WORKFLOWS, Ledger
@@ -59,6 +59,8 @@ def submit_rounds(mesh: Mesh, journal: Journal, stop: Path) -> None:
             mesh.with_options(delay=PAUSE).submit(triple, 0).result()
         except WorkerCrashed:  # three strikes at one task
             continue
+        except MeshClosed:  # the other thread has failed, and says why
+            return
         except BaseException as error:  # noqa: BLE001  told: the thread's end would tell nobody
             wrong(f"a round ended with {error!r}")
             continue

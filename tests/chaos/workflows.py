@@ -168,7 +168,8 @@ class Ledger:
             assert isinstance(future, TaskFuture)
             found = ending(future)
             if found != (OK, value) and found[0] not in errors:
-                self._say(f"{future!r} gave {found} instead of {value}: {future.exception()!r}")
+                why = "" if future.cancelled() else f": {future.exception()!r}"
+                self._say(f"{future!r} gave {found} instead of {value}{why}")
             self._open.discard(future)
 
         future.add_done_callback(ended)
