@@ -163,8 +163,11 @@ class Submissions:
         if dependencies.brought:
             dependencies.drop_unused()
 
-    def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | None:
-        """Return the message that asks for what a Submit lacks, if it lacks anything."""
+    def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | m.Busy | None:
+        """Return the message that asks for what a Submit lacks, if it lacks anything.
+
+        A client that is yet to hear of an outcome cannot send it: it submits again later.
+        """
         specs = self._missing_specs(submit)
         if specs:
             return m.NeedSpec(submit.number, sorted(specs))
@@ -173,6 +176,8 @@ class Submissions:
                 seqs = self._missing_values(session, submit.runs, submit.values)
                 if seqs:
                     self._hub.dependencies.drop_unused()
+                    if session.unacknowledged(set(seqs)):
+                        return m.Busy(submit.number, RETRY_BUSY)
                     return m.NeedValues(submit.number, seqs)
                 break
         return None

@@ -5,7 +5,7 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import PROMISE, PROMISE_NAME, Failed, Held, Run, Spec, Value
-from tests.core.rig import HubRig, number_of, spec
+from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 KEEP = 3.0
 
@@ -21,6 +21,28 @@ def fulfil(rig: HubRig, key: str = "k", client: int = 1, failed: Failed | None =
     rig.tell(ev.FromClient(client, m.Fulfil(len(rig.told[client]), key, payload, KEEP, failed)))
     answer = [message for message in rig.told[client] if isinstance(message, m.Answer)][-1]
     return answer.value
+
+
+def test_w57_its_value_is_asked_for_when_the_client_has_it():
+    """Seed 31199: a client that came back had submitted what depends on it before it could hear of the value."""
+    rig = HubRig()
+    rig.client(1, credit=1)
+    first, held = promise(rig, "first"), promise(rig, "held")
+    for key in ("first", "held"):
+        fulfil(rig, key)
+    one = spec()
+    run = Run(number_of(one), 0, [9], [b"x"], needs=[[held]], again=True)
+    again = m.Submit(3, [(number_of(one), one)], [run])
+    rig.tell(ev.FromClient(1, again))
+    assert rig.outcomes() == {first: "done"}
+    assert rig.told[1][-1] == m.Busy(3, 0.05)
+
+    rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, 1)))
+    rig.tell(ev.FromClient(1, again))
+    assert rig.told[1][-1] == m.Busy(3, 0.05)
+    rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, 2)))
+    rig.tell(ev.FromClient(1, again))
+    assert rig.told[1][-1] == m.NeedValues(3, [held])
 
 
 @pytest.fixture

@@ -17,6 +17,6 @@ class Anything:
 
 def test_every_action_of_a_hub_is_performed():
     anything = Anything()
-    shell = HubShell(HubMachine(HubSettings(epoch=1), 0.0), anything, anything)
+    shell = HubShell(HubMachine(HubSettings(epoch=1), 0.0), anything, anything, journal=anything)
 
     assert shell._perform.keys() == set(get_args(HubAction))
