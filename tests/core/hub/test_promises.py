@@ -24,7 +24,7 @@ def fulfil(rig: HubRig, key: str = "k", client: int = 1, failed: Failed | None =
 
 
 def test_w57_its_value_is_asked_for_when_the_client_has_it():
-    """Seed 31199: a client that came back had submitted what depends on it before it could hear of the value."""
+    """Seed 31199: a client that came back submitted what depends on it before it could hear of the value."""
     rig = HubRig()
     rig.client(1, credit=1)
     first, held = promise(rig, "first"), promise(rig, "held")
