@@ -68,13 +68,8 @@ class Clients:
             if self._may_be_dead(hello):
                 self._welcome(hello, known=False)
                 return
-            session = self._hub.clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
-            self._opened += 1
-            session.number = self._opened
-            self._of_user[user] += 1
-            account = self._ledger.account(hello.client)
-            account.name, account.user = hello.name, user
-            account.forget_finished()
+            session = self._open(hello.client, user, hello.name, now)
+            self._ledger.account(hello.client).forget_finished()
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         session.slot = hello.slot
         if odd and session.warning != odd:
@@ -90,15 +85,19 @@ class Clients:
         """Open the session of a client whose tasks a journal has; it may come back."""
         if chunk.client in self._hub.clients:
             return
-        session = ClientSession(chunk.client, self._config.epoch, now, chunk.user)
+        session = self._open(chunk.client, chunk.user, chunk.name, now)
         session.name, session.credit = chunk.name, 1
         session.present = session.linked = False
-        self._hub.clients[chunk.client] = session
+
+    def _open(self, client: int, user: str, name: str, now: float) -> ClientSession:
+        """Open the session of a client, and its account."""
+        session = self._hub.clients[client] = ClientSession(client, self._config.epoch, now, user)
         self._opened += 1
         session.number = self._opened
-        self._of_user[chunk.user] += 1
-        account = self._ledger.account(chunk.client)
-        account.name, account.user = chunk.name, chunk.user
+        self._of_user[user] += 1
+        account = self._ledger.account(client)
+        account.name, account.user = name, user
+        return session
 
     def _may_be_dead(self, hello: m.ClientHello) -> bool:
         """Tells that a client which this hub has forgotten is to say Hello again, as one that lives does.
