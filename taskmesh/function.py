@@ -172,6 +172,11 @@ def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **opt
                 in the whole mesh; a text, a `Limit`, or several.
             resume: another attempt of the task finds the tasks that a former one has submitted, and their
                 outcomes; they outlive its slot, and end with it at the latest.
+            detach: the task does not end with its program, and its outcome can be fetched by its id.
+            keep: seconds after its end for which the outcome can be had by its id and its key; None for a day
+                if it is detached, else 0.
+            durable: True: only a hub with a journal takes it; False: it is not written there; None: it is
+                written if there is a journal.
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.

@@ -59,6 +59,13 @@ Patience = Annotated[
     ),
 ]
 
+Detach = Annotated[
+    bool,
+    typer.Option("--detach", help="Print the task's id once it is accepted; `taskmesh result` fetches it."),
+]
+Keep = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Keep its outcome for so long; detached: a day.")
+]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Wait = Annotated[
     float,
@@ -84,6 +91,8 @@ def submit(  # noqa: PLR0913  each is an option
     key: Key = None,
     limit: Limits = None,
     timeout: Patience = None,
+    detach: Detach = False,
+    keep: Keep = None,
 ) -> None:
     """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
     from taskmesh.mesh import Mesh
@@ -104,19 +113,25 @@ def submit(  # noqa: PLR0913  each is an option
         "after": after or None,
         "key": key,
         "limit": limit or None,
+        "detach": detach or None,
+        "keep": keep,
     }
     options = {name: value for name, value in given.items() if value is not None}
     mesh = Mesh(config=config)
     surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
     with mesh:
         future = surface.submit(called, *positional, **named)
+        if detach:
+            mesh.flush()
+            out.value(details_of(future), future.task_id)
+            return
         error = _ending(future, mesh, out, timeout, "cancelled")
     report(out, error, future)
 
 
 @command(hub_settings)
 def result(config: Config, out: Output, task_id: TaskId, *, wait: Wait = 0.0) -> None:
-    """Print the result of another program's task, while its own client is away or the task is on its way."""
+    """Print the result of a task by its id: of one on its way, or one whose outcome is kept."""
     from taskmesh.mesh import Mesh
 
     mesh = Mesh(config=config)

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.options import TaskOptions, is_count
-from taskmesh.client.pending_table import PendingTable
+from taskmesh.client.pending_table import PendingTable, is_detached
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import (
     ConfigError,
@@ -193,7 +193,7 @@ class Client:
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
         """End the client: wait for all tasks first, cancel them, or leave them to the hub.
 
-        Harmless when called again.
+        Detached tasks are always left to the hub, once it has confirmed them. Harmless when called again.
 
         Raises:
             HubUnreachable: the hub was away for too long (`client.hub_timeout`), and tasks were open.
@@ -209,11 +209,19 @@ class Client:
             elif not cancel:
                 self.wait_for_all()
                 self._check_outcomes()
+                self._flush_detached(None)
         except BaseException:
             cancel = True
             raise
         finally:
+            with suppress(TaskMeshError, TimeoutError):
+                self._flush_detached(_CANCEL_S)
             self._end(cancel=cancel, reason=_left() if detach and not cancel else None)
+
+    def _flush_detached(self, timeout: float | None) -> None:
+        """Wait until the hub has confirmed the tasks that are left to it."""
+        if any(map(is_detached, self.table.unended)):
+            self.table.flush(timeout)
 
     def _check_outcomes(self) -> None:
         """Report tasks that have no outcome because the wait for the hub was bounded."""
@@ -222,13 +230,20 @@ class Client:
         if bounded and lost and isinstance(reason, HubUnreachable):
             raise HubUnreachable(f"{lost} tasks were open: {reason}")
 
+    @property
+    def _outlives_client(self) -> bool:
+        """True if the hub, or one that goes on with its journal, runs tasks after this client's end."""
+        hub = self.config.hub
+        return bool(self.config.mesh.address or hub.journal or hub.journal_file)
+
     def _check_detach(self, *, cancel: bool) -> None:
         if cancel:
             raise ConfigError("close() takes cancel=True or detach=True, not both")
-        if not self.config.mesh.address:
+        if not self._outlives_client:
             raise ConfigError(
                 "detach=True leaves tasks to a hub, and those of an embedded mesh end with it. "
-                "Call close(), which waits for them, or use Mesh(ADDRESS) of a hub that runs by itself"
+                "Call close(), which waits for them, or use Mesh(ADDRESS) of a hub that runs by itself, or "
+                "Mesh(journal=FILE)"
             )
 
     def end_at_exit(self, remains: list[Remains]) -> None:
@@ -239,7 +254,7 @@ class Client:
         """
         maps = len(self.maps)
         left = 0
-        if self.config.mesh.address and self.table.refusal is None:
+        if self._outlives_client and self.table.refusal is None:
             self._stop_maps()
             with suppress(TaskMeshError, TimeoutError):
                 self.table.flush(_CANCEL_S)
@@ -307,12 +322,24 @@ class Client:
             with suppress(MeshClosed):
                 self._port.fulfil_later(fulfil)
 
-    def check_route(self, options: TaskOptions) -> None:
-        """Refuse tasks that no pool would ever run: an embedded mesh has one pool, and no other can join it.
+    def check_options(self, options: TaskOptions) -> None:
+        """Refuse tasks that this mesh can never run, or not as they ask for.
 
         Raises:
-            ConfigError: the pool does not serve the queue, or lacks a tag.
+            ConfigError: an embedded mesh has one pool, which does not serve the queue, or lacks a tag; or
+                the task is to outlive a client that takes it along.
         """
+        if options.detach and not self._outlives_client:
+            raise ConfigError(
+                "detach=True leaves a task to its hub, and that of an embedded mesh ends with it. Open "
+                "Mesh(journal=FILE), from which the next one goes on, or Mesh(ADDRESS) of a hub that runs by "
+                "itself"
+            )
+        if options.detach and self._role != "client" and self.config.mesh.keys:
+            raise ConfigError(
+                "a task that submits tasks shows its pool's key, and with that they end with it: detach=True "
+                "is for tasks that a program submits"
+            )
         pool = self.config.pool
         if self.config.mesh.address:
             return
@@ -371,7 +398,7 @@ class Client:
         while self.table.refusal is None:
             self.table.wait_idle(self.maps)
             self.callbacks.flush()  # a callback may submit more
-            if not self.table.unended and not self.maps:
+            if all(map(is_detached, self.table.unended)) and not self.maps:
                 return
 
     def _end(self, *, cancel: bool, reason: MeshClosed | None = None) -> None:
@@ -385,8 +412,8 @@ class Client:
             return
         self._stop_maps()
         if cancel:
-            self.table.cancel()
-        self.table.refuse(reason)
+            self.table.cancel([future for future in self.table.unended if not is_detached(future)])
+        self.table.refuse(reason or (_left() if self.table.unended else None))
         try:
             if port is not None:
                 port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)

@@ -187,7 +187,7 @@ class FunctionTable:
 
         Raises:
             SerializationError: the function cannot travel.
-            ConfigError: no pool would ever run it, see `Client.check_route`.
+            ConfigError: no pool would ever run it, see `Client.check_options`.
         """
         encoded, options = self._found(fn)
         part = encoded.part_of(args, kwargs)
@@ -312,10 +312,13 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         retry_filter=dumps_filter(on, never),
         acks=options.acks,
         tags=options.tags,
-        on_client_loss=options.on_client_loss,
+        on_client_loss="run" if options.detach else options.on_client_loss,
         codec=codec,
         limits=tuple(limit.rule for limit in options.limit),
         resume=options.resume,
+        keep=options.kept_for,
+        durable=options.durable,
+        detach=options.detach,
     )
 
 

@@ -55,6 +55,9 @@ class OptionValues(TypedDict, total=False):
     when: Literal["success", "done", "failure"]
     limit: str | Limit | Iterable[str | Limit]
     resume: bool
+    durable: bool | None
+    detach: bool
+    keep: float | None
 
 
 class MapOptions(TypedDict, total=False):
@@ -70,6 +73,8 @@ _LARGEST: Final = (1 << 63) - 1
 """The largest number that a message can carry."""
 _PRINTABLE: Final = f"of up to {LONGEST_NAME} printable characters"
 _ONCE = Retry(max=0)
+DETACHED_KEEP: Final = 86_400.0
+"""Seconds for which the outcome of a detached task is kept, if it does not say."""
 
 Label = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME), str.isprintable]
 """Text that can be shown in a table."""
@@ -96,6 +101,8 @@ _RETRIES: Final = Setting(
         lambda count: count <= _LARGEST,
     ]
 )
+_DURABLE: Final = Setting(Annotated[bool, Meta(description="True, False or None")])
+_KEEP: Final = Setting(Annotated[float, Meta(ge=0, description="seconds >= 0, or None"), math.isfinite])
 _KEY: Final = Setting(
     Annotated[
         Name,
@@ -131,6 +138,11 @@ class TaskOptions:
             "failure" (of one).
         limit: how many of the tasks that have it start in a time, or run at a time, in the whole mesh.
         resume: another attempt of the task finds the tasks that a former one has submitted.
+        durable: True: it is accepted only once it is in the hub's journal, and a hub without one refuses it;
+            False: it is not written there; None: it is written if the hub has a journal.
+        detach: it does not end with its client: close() leaves it to the hub.
+        keep: seconds after its end for which its outcome can be had by its id, and by its key; None for 0, of
+            a detached task for a day.
     """
 
     name: Name = ""
@@ -150,6 +162,16 @@ class TaskOptions:
     when: Literal["success", "done", "failure"] = "success"
     limit: tuple[Any, ...] = ()
     resume: Annotated[bool, Meta(description="True or False")] = False
+    durable: bool | None = None
+    detach: Annotated[bool, Meta(description="True or False")] = False
+    keep: float | None = None
+
+    @property
+    def kept_for(self) -> float:
+        """Seconds for which the outcome is kept after the end."""
+        if self.keep is not None:
+            return self.keep
+        return DETACHED_KEEP if self.detach else 0.0
 
     @property
     def by(self) -> Callable[..., str] | None:
@@ -184,6 +206,11 @@ class TaskOptions:
         changed = replace(self, **{option: _read(option, value) for option, value in changes.items()})
         if changed.delay and changed.at:
             raise ConfigError("a task has delay= or at=, not both: choose one, and set the other to None")
+        if changed.durable and (changed.acks == "early" or changed.on_client_loss == "cancel"):
+            raise ConfigError(
+                'durable=True has a task survive its hub and its client: acks="early" and '
+                'on_client_loss="cancel" forbid that. Choose one'
+            )
         if changed.resume and changed.acks == "early":
             raise ConfigError(
                 'resume=True gives a task further attempts, and acks="early" forbids them: choose one'
@@ -194,9 +221,12 @@ class TaskOptions:
     def is_chunkable(self) -> bool:
         """Several calls may share one attempt; a key, limits, a hard limit and children belong to one call.
 
+        What outlives its client does so as one call, too.
+
         A slot keeps the soft limit for each item of a chunk; a map tries items that have failed again alone.
         """
-        return not (self.hard_timeout or self.key is not None or self.limit or self.resume)
+        alone = self.hard_timeout or self.key is not None or self.limit or self.resume
+        return not (alone or self.durable or self.detach or self.keep)
 
 
 _SETTINGS: Final = settings_of(TaskOptions)
@@ -272,6 +302,8 @@ _READERS: Final[Mapping[str, Callable[[object], Any]]] = {
     "at": _read_at,
     "after": _read_after,
     "limit": _read_limit,
+    "durable": lambda value: None if value is None else _DURABLE.read(value, as_text=False),
+    "keep": lambda value: None if value is None else _KEEP.read(value, as_text=False),
 }
 
 

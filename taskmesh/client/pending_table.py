@@ -38,6 +38,11 @@ SPECS_REMEMBERED = 10_000
 """Beyond so many all are sent once more: a hub, which keeps far fewer, passes over those that it knows."""
 
 
+def is_detached(future: TaskFuture[Any]) -> bool:
+    """Return True if a task does not end with its client."""
+    return future._run.spec.detach
+
+
 class SpecsSent:
     """The numbers of specs that have been sent; a program that makes functions in a loop has ever more."""
 
@@ -256,9 +261,12 @@ class PendingTable:
                 raise self.refusal
 
     def wait_idle(self, more: Sized) -> None:
-        """Wait until no task is pending and `more` is empty; code that empties it calls `nudge()`."""
+        """Wait until no task but detached ones is pending, and `more` is empty.
+
+        Code that empties it calls `nudge()`.
+        """
         with self.lock:
-            self._wait(lambda: not self._pending and not more, None)
+            self._wait(lambda: not more and all(map(is_detached, self.unended)), None)
 
     def nudge(self) -> None:
         """Have the threads that wait look again."""

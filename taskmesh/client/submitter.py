@@ -53,7 +53,7 @@ class Submitter:
             options,
             self._limit,
             client.result_codec,
-            client.check_route,
+            client.check_options,
             group=group,
         )
         self._ready = self._functions.ready

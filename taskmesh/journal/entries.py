@@ -10,12 +10,14 @@ from taskmesh.shm.blob import Blob
 from taskmesh.wire.journal import (
     CHUNK,
     ENDS,
+    KEPT,
     OUTCOME,
     SPEC,
     VALUE,
     Ends,
     Entry,
     JournalChunk,
+    JournalKept,
     JournalOutcome,
     parts_of,
 )
@@ -25,6 +27,7 @@ _BLOB = 1
 _TYPES: dict[str, type[Entry]] = {
     CHUNK: JournalChunk,
     ENDS: Ends,
+    KEPT: JournalKept,
     OUTCOME: JournalOutcome,
     SPEC: Spec,
     VALUE: Value,
@@ -69,7 +72,7 @@ def decode(key: str, data: bytes) -> Entry:
             run.payloads = [_payload(payload) for payload in run.payloads]
     elif isinstance(entry, Value):
         entry.payload = _payload(entry.payload)
-    elif isinstance(entry, JournalOutcome) and entry.done is not None:
+    elif isinstance(entry, JournalOutcome | JournalKept) and entry.done is not None:
         entry.done.payloads = [_payload(payload) for payload in entry.done.payloads]
     return entry
 

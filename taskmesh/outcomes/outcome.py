@@ -18,6 +18,7 @@ from taskmesh.errors import (
     BadSignature,
     DependencyError,
     FunctionUnavailable,
+    NotDurable,
     SerializationError,
     TaskExpired,
     TaskLost,
@@ -30,7 +31,7 @@ from taskmesh.errors import (
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import Payload, loads_chunk_values
 from taskmesh.serialize.upstream import loads_value, provided_value
-from taskmesh.wire.runs import DEPENDENCY, UNKNOWN, DoneRun, Failed, Value
+from taskmesh.wire.runs import DEPENDENCY, NOT_DURABLE, UNKNOWN, DoneRun, Failed, Value
 from taskmesh.wire.slot_messages import SlotFailure
 
 T = TypeVar("T")
@@ -76,6 +77,10 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
     "crash": (WorkerCrashed, "its worker process died while running it"),
     "oom": (WorkerCrashed, "its worker process was killed for lack of memory"),
     DEPENDENCY: (DependencyError, "a task that it depends on ended badly"),
+    NOT_DURABLE: (
+        NotDurable,
+        "durable=True, and the hub has no journal: start that with --journal, or open Mesh(journal=FILE)",
+    ),
     UNKNOWN: (UnknownTask, "nothing is known of it"),
     "expired": (TaskExpired, "it had not started when its `expires` was over"),
     "lost": (TaskLost, 'its worker vanished, and acks="early" forbids a second attempt: it may have run'),

@@ -71,6 +71,8 @@ PROMISE_NAME = "taskmesh.promise"
 """`Spec.name` of promises: with their key it is what they are found by."""
 ATTACHMENT_NAME = "taskmesh.attach"
 """`Spec.name` of attachments."""
+NOT_DURABLE = "not durable"
+"""`Failed.kind` of a task that demands a journal of a hub that has none."""
 UNKNOWN = "unknown"
 """`Failed.kind` of a task of which nobody knows anything, or whose outcome is not kept."""
 
@@ -113,10 +115,12 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         on_client_loss: "run" or "cancel".
         codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
         kind: CALL, CHUNK, PROMISE, FIRING or ATTACHMENT.
-        keep: seconds that the outcome of a task with a key answers later submissions under it.
+        keep: seconds for which the outcome can be had after the end, by the task's id, and by its key.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
         limits: what holds its tasks back while too many run, or have started lately.
         resume: a task's children outlive its attempts, and another attempt finds them again.
+        durable: its tasks are in the hub's journal; None: if the hub has one.
+        detach: its tasks do not end with their client.
     """
 
     function: bytes
@@ -141,6 +145,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     shared: Name = "all"
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=MOST_LIMITS)] = ()
     resume: bool = False
+    durable: bool | None = None
+    detach: bool = False
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""
@@ -259,7 +265,7 @@ class Failed(msgspec.Struct, array_like=True):
         kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
             | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature"
             | "dependency" (a task that it depends on ended badly) | "unknown" (nothing is
-            known of it) | "await" (no end: it waits for others).
+            known of it) | "not durable" (the hub has no journal) | "await" (no end: it waits for others).
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.

@@ -35,19 +35,20 @@ class Attachments:
         task, target = ids.task_id(client, seq), _target(run.key)
         if task in self._ledger.tasks or seq in self._ledger.account(client).finished:
             return
+        kept = self._kept(client, target, now)
         record = self._found(client, target)
         if record is not None:
             self._ledger.attach(client, seq, record)
             if run.again:
                 self._adoption.is_found(record, task, now)
-        elif self._may_come(client, target):
+        elif kept is None and self._may_come(client, target):
             alone = replace(run, key="")
             for record in self._ledger.accept(client, entry, alone, now, fresh=not run.again):
                 self._ledger.move(record, Cause.AWAIT)
                 self.early.setdefault(target, []).append(record)
         else:
             self._ledger.answered(client, seq)
-            self._collector.give(self._unfetched(client, target) or unknown(), task)
+            self._collector.give(kept or self._unfetched(client, target) or unknown(), task)
 
     def came(self, client: int, seqs: list[int]) -> None:
         """Join the attachments that wait for these tasks of a client, which have just come."""
@@ -80,6 +81,11 @@ class Attachments:
             return None
         return record if self._is_visible(client, target) else None
 
+    def _kept(self, client: int, target: int, now: float) -> DoneRun | Failed | None:
+        """Return the outcome that is kept of a task, if this client may have it."""
+        kept = self._hub.result_cache.of_task(target, now)
+        return kept.outcome if kept is not None and kept.user == self._ledger.account(client).user else None
+
     def _unfetched(self, client: int, target: int) -> DoneRun | Failed | None:
         """Return the outcome of a task that has ended, if that waits for a client which is away."""
         session = self._hub.clients.get(ids.client_of(target))
@@ -87,6 +93,8 @@ class Attachments:
             return None
         for outcome, _ in session.unacknowledged({ids.seq_of(target)}):
             entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
+            if entry is not None and entry.spec.keep > 0:
+                return None  # its time is over
             if entry is None or isinstance(outcome, Failed) or entry.spec.codec == PICKLE:
                 return outcome
             return replace(outcome, codec=entry.spec.codec)

@@ -7,6 +7,8 @@ meanwhile.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.ledger import PORTION
 from taskmesh.core.hub.state import HubState
@@ -19,22 +21,32 @@ GLANCES = 4
 """Tasks that are looked at in the time in which one is cancelled, at least."""
 
 
+class Extent(IntEnum):
+    """The part of a client's tasks that ends, from little to much."""
+
+    BOUND = 0
+    """Those with on_client_loss="cancel"."""
+    ATTACHED = 1
+    """All but detached ones."""
+    ALL = 2
+
+
 class Pending:
     """The cancellation of one client's tasks, while it is under way.
 
     Attributes:
         low: counters below this have been looked at. end: those from here on came later, and are left alone.
-        only_bound: only tasks with on_client_loss="cancel".
+        extent: which tasks.
         reason: why, for the log; empty for what needs no line there.
         count: how many were cancelled.
     """
 
-    __slots__ = ("count", "end", "low", "only_bound", "reason")
+    __slots__ = ("count", "end", "extent", "low", "reason")
 
-    def __init__(self, end: int, *, only_bound: bool, reason: str) -> None:
+    def __init__(self, end: int, extent: Extent, reason: str) -> None:
         self.low = 0
         self.end = end
-        self.only_bound = only_bound
+        self.extent = extent
         self.reason = reason
         self.count = 0
 
@@ -88,6 +100,7 @@ class Cancellations:
             self.cancel_at_pool(record.session, record.attempt, record.known_as)
             self._collector.release(record)
         self._ledger.move(record, Cause.CANCEL)
+        self._collector.keep(record, cancelled)
         self._hub.children.ended(record, None)
         self._hub.dependencies.failed(record, cancelled)
         return self._ledger.drop(record)
@@ -99,23 +112,28 @@ class Cancellations:
             for waiter in self._end(record, cancelled):
                 self._collector.give(cancelled, waiter)
 
-    def cancel_all(self, client: int, *, only_bound: bool, reason: str = "") -> int:
-        """Cancels what a client has now, or of it what has on_client_loss="cancel", from the next step on.
+    def cancel_all(self, client: int, extent: Extent = Extent.ALL, reason: str = "") -> int:
+        """Cancels what a client has now, from the next step on.
+
+        Args:
+            client: the client.
+            extent: which of its tasks.
+            reason: why, for the log; empty for what needs no line there.
 
         Returns:
             How many tasks it has.
         """
         session = self._hub.clients.get(client)
-        if session is not None and not only_bound:
+        if session is not None and extent is not Extent.BOUND:
             session.unsplit.clear()
         account = self._ledger.accounts.get(client)
         if account is None or not account.tasks:
             return 0
         before = self.pending.get(client)
         if before is not None:
-            only_bound &= before.only_bound
+            extent = max(extent, before.extent)
             reason = reason or before.reason
-        self.pending[client] = Pending(account.accepted.end, only_bound=only_bound, reason=reason)
+        self.pending[client] = Pending(account.accepted.end, extent, reason)
         self._ledger.backlog.withheld.add(client)
         return account.tasks
 
@@ -126,7 +144,7 @@ class Cancellations:
         while left > 0 and self.pending:
             client, job = next(iter(self.pending.items()))
             account = self._ledger.account(client)
-            seqs = account.on_their_way(job.low, left if job.only_bound else -(-left // GLANCES))
+            seqs = account.on_their_way(job.low, left if job.extent is Extent.BOUND else -(-left // GLANCES))
             left -= self._cancel_some(client, job, seqs)
             if not seqs or job.low >= job.end:
                 del self.pending[client]
@@ -145,7 +163,9 @@ class Cancellations:
                 break
             job.low = seq + 1
             looks += 1
-            if job.only_bound and tasks[base | seq].spec.spec.on_client_loss != "cancel":
+            spec = tasks[base | seq].spec.spec
+            is_spared = spec.detach if job.extent is Extent.ATTACHED else spec.on_client_loss != "cancel"
+            if job.extent is not Extent.ALL and is_spared:
                 continue
             job.count += self.cancel(base | seq, quiet=quiet, is_gone=True)
             looks += GLANCES - 1

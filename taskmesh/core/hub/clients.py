@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from taskmesh.core.actions import SendClient
-from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.cancellations import Cancellations, Extent
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import REFUSE, difference
@@ -142,7 +142,7 @@ class Clients:
 
         With a journal the outcomes of the others wait for whoever asks by their ids.
         """
-        self._end_tasks(session.client, only_bound=not cancel)
+        self._end_tasks(session.client, Extent.ATTACHED if cancel else Extent.BOUND)
         if self._hub.journal is not None and not cancel and self._ledger.account(session.client).tasks:
             session.present = session.linked = False
         else:
@@ -189,7 +189,7 @@ class Clients:
     def _is_ending(self, client: int) -> bool:
         """Return True while all tasks of a client without a session are being cancelled."""
         pending = self._cancellations.pending.get(client)
-        return pending is not None and not pending.only_bound
+        return pending is not None and pending.extent is not Extent.BOUND
 
     def go_on(self) -> None:
         """Cancels the next portion of what is to be cancelled."""
@@ -206,9 +206,7 @@ class Clients:
 
     def cancel_tasks_of(self, clients: Iterable[int], reason: str) -> int:
         """Cancels all that these clients have, from the next step on; returns how many tasks that are."""
-        return sum(
-            self._cancellations.cancel_all(client, only_bound=False, reason=reason) for client in clients
-        )
+        return sum(self._cancellations.cancel_all(client, Extent.ALL, reason) for client in clients)
 
     def on_revoked(self, users: frozenset[str]) -> None:
         """These users are not let in any more: none of their tasks starts, and what runs of them ends."""
@@ -248,11 +246,11 @@ class Clients:
             self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
             return
         session.lost = True
-        self._end_tasks(session.client, only_bound=True)
+        self._end_tasks(session.client, Extent.BOUND)
 
-    def _end_tasks(self, client: int, *, only_bound: bool) -> None:
-        """Cancel a client's tasks, or those with on_client_loss="cancel"; a client that returns is told."""
-        self._cancellations.cancel_all(client, only_bound=only_bound)
+    def _end_tasks(self, client: int, extent: Extent) -> None:
+        """Cancel tasks of a client that is gone; one that returns is told."""
+        self._cancellations.cancel_all(client, extent)
         self._cancellations.drop_unclaimed(client, only_bound=True)
 
     def drop_bound(self, now: float) -> None:

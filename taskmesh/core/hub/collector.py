@@ -96,7 +96,8 @@ class Collector:
         record = self._ledger.tasks.get(task)
         if record is None or record.links is None or record.state is State.WAITING:
             return False
-        if record.extra.is_shared or not self.is_current(record, task, session, run.attempt):
+        is_shared = record.extra.is_shared or record.spec.spec.keep > 0
+        if is_shared or not self.is_current(record, task, session, run.attempt):
             return False
         self.release(record)
         self._ledger.move(record, Cause.SUCCEED)
@@ -122,13 +123,26 @@ class Collector:
         if record.state is State.WAITING:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
-        self._hub.result_cache.keep(record, part, self._hub.now)
-        self._hub.children.ended(record, part)
-        self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
         if record.spec.spec.codec != PICKLE:
             part.codec = record.spec.spec.codec
+        self.keep(record, part)
+        self._hub.children.ended(record, part)
+        self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
+
+    def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> None:
+        """Keep how a task has ended for whoever asks later, if its spec says so.
+
+        The journal then has the outcome in place of the task.
+        """
+        if record.spec.spec.keep <= 0:
+            return
+        hub = self._hub
+        user = self._ledger.account(record.id >> SEQ_BITS).user
+        for task in hub.result_cache.keep(record, outcome, hub.now, wall=hub.wall, user=user):
+            if hub.journal is not None:
+                hub.journal.delivered(task >> SEQ_BITS, *_of_task(outcome, task), hub.specs)
 
     def _was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
         """Return True if the attempt was sent to this session, even if that session is over."""
@@ -173,12 +187,13 @@ class Collector:
 
     def give(self, outcome: DoneRun | Failed, task: int) -> None:
         """Hands a task the outcome of the one whose key it shares."""
-        client, seq = task >> SEQ_BITS, task & SEQ_MASK
-        if isinstance(outcome, DoneRun):
-            self._give(msgspec.structs.replace(outcome, client=client, seqs=[seq]))
+        done, failed = _of_task(outcome, task)
+        if done:
+            self._give(done[0])
             return
+        client = task >> SEQ_BITS
         session = self._hub.clients.get(client)
-        failure = msgspec.structs.replace(outcome, client=client, seq=seq)
+        failure = failed[0]
         if session is not None:
             session.ended = self._hub.now
             if self._hub.journal is not None and not session.present:
@@ -424,7 +439,7 @@ class Collector:
         self.release(record)
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
-        self._hub.result_cache.keep(record, told, self._hub.now)
+        self.keep(record, told)
         self._hub.children.ended(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
@@ -451,6 +466,7 @@ class Collector:
         self._hub.dependencies.failed(record, failure)
         if cause is Cause.SKIP:
             failure = msgspec.structs.replace(failure, kind="cancelled")
+        self.keep(record, failure)
         waiting = self._ledger.drop(record)
         for waiter in waiting:
             self.give(failure, waiter)
@@ -495,6 +511,14 @@ class Collector:
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
             where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
             extra.history += (f"{where}: {failure.kind} {what}"[:300],)
+
+
+def _of_task(outcome: DoneRun | Failed, task: int) -> tuple[list[DoneRun], list[Failed]]:
+    """Return an outcome as that of one task, among results or bad ends."""
+    client, seq = task >> SEQ_BITS, task & SEQ_MASK
+    if isinstance(outcome, Failed):
+        return [], [msgspec.structs.replace(outcome, client=client, seq=seq)]
+    return [msgspec.structs.replace(outcome, client=client, seqs=[seq])], []
 
 
 def _told(failure: Failed, attempt: int) -> dict[str, object]:

@@ -20,12 +20,14 @@ from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.journal import (
     CHUNK,
     ENDS,
+    KEPT,
     OUTCOME,
     SPEC,
     VALUE,
     Ends,
     Entry,
     JournalChunk,
+    JournalKept,
     JournalOutcome,
     key_of,
 )
@@ -306,6 +308,10 @@ class Journal:
             book.outcomes[seq] = outcome
             self.changes[_task_key(OUTCOME, client, seq)] = outcome
 
+    def keep(self, number: int, entry: JournalKept | None) -> None:
+        """Write down an outcome that is kept, or have it go."""
+        self.changes[key_of(KEPT, number)] = entry
+
     def given_up(self, client: int, seq: int) -> None:
         """A task was cancelled, and its client does not wait to hear of it."""
         book = self._clients.get(client)
@@ -358,7 +364,8 @@ class Journal:
 def is_durable(spec: Spec, run: Run) -> bool:
     """Return True if tasks are written down; not those that end with their client or their parent."""
     ends_with_others = run.parent is not None or spec.on_client_loss == "cancel"
-    return spec.kind in DURABLE_KINDS and spec.acks == "late" and not ends_with_others
+    is_wanted = spec.durable is not False and spec.acks == "late"
+    return spec.kind in DURABLE_KINDS and is_wanted and not ends_with_others
 
 
 def _edges(run: Run) -> Iterator[tuple[int, frozenset[int]]]:

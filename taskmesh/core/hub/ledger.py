@@ -201,14 +201,20 @@ class Ledger:
         account.tasks += count
         account.size += size
         entry.live += count
-        expires = entry.spec.expires
-        if expires > 0:
-            for record in records:
-                self.timers.at(now + expires, record, Cause.EXPIRE)
-        if entry.spec.limits:
-            for record in records:
-                record.part = run.part
+        spec = entry.spec
+        if spec.expires > 0 or spec.limits or spec.keep > 0:
+            self._prepare(records, run, spec, now)
         return records
+
+    def _prepare(self, records: list[TaskRecord], run: Run, spec: Spec, now: float) -> None:
+        """Note what some specs ask for of each task."""
+        for record in records:
+            if spec.expires > 0:
+                self.timers.at(now + spec.expires, record, Cause.EXPIRE)
+            if spec.limits:
+                record.part = run.part
+            if spec.keep > 0:
+                record.more()  # the collector then looks at each of them
 
     def attach(self, client: int, seq: int, record: TaskRecord) -> None:
         """A second waiter for a record found by its key or id; it is a task of its own to its client.

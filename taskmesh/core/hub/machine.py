@@ -28,7 +28,7 @@ from taskmesh.core.hub.views import Views
 from taskmesh.core.ids import client_of, seq_of
 from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import Ends, Entry, JournalChunk, JournalOutcome, parts_of
+from taskmesh.wire.journal import CHUNK, ENDS, KEPT, OUTCOME, SPEC, VALUE, Entry, JournalOutcome, by_kind
 from taskmesh.wire.runs import Progress, Value
 
 Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
@@ -410,31 +410,25 @@ class HubMachine:
                     self.state.log(kind, fields)
                 if event.is_lost:
                     journal.rewrite()
+                    self.state.result_cache.rewrite(now, wall=self.state.wall)
             case _:
                 assert_never(event)
 
     def _restore(self, journal: Journal, entries: dict[str, Entry], now: float) -> None:
         """Take up the tasks of the journal; their clients and pools may come back."""
-        chunks: dict[int, JournalChunk] = {}
-        ends: dict[int, Ends] = {}
+        found, specs = by_kind(entries), self.state.specs
         values: dict[int, list[Value]] = {}
         outcomes: dict[int, dict[int, JournalOutcome]] = {}
-        specs = self.state.specs
-        for key, entry in entries.items():
-            _, number = parts_of(key)
-            if isinstance(entry, JournalChunk):
-                chunks[number] = entry
-            elif isinstance(entry, Ends):
-                ends[number] = entry
-            elif isinstance(entry, Value):
-                values.setdefault(client_of(number), []).append(entry)
-            elif isinstance(entry, JournalOutcome):
-                outcomes.setdefault(client_of(number), {})[seq_of(number)] = entry
-            else:
-                specs[number] = SpecEntry(number, entry)
+        specs.update((number, SpecEntry(number, spec)) for number, spec in found[SPEC].items())
+        for number, kept in found[KEPT].items():
+            self.state.result_cache.read(number, kept, now, wall=self.state.wall)
+        for number, value in found[VALUE].items():
+            values.setdefault(client_of(number), []).append(value)
+        for number, outcome in found[OUTCOME].items():
+            outcomes.setdefault(client_of(number), {})[seq_of(number)] = outcome
         left = [
-            journal.restore(number, chunk, ends.get(number), specs)
-            for number, chunk in sorted(chunks.items())
+            journal.restore(number, chunk, found[ENDS].get(number), specs)
+            for number, chunk in found[CHUNK].items()
         ]
         for client, some in values.items():
             self.state.dependencies.bring(client, journal.restore_values(client, some))

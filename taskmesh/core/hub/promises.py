@@ -28,7 +28,7 @@ class Promises:
         first = self._hub.result_cache.find(key, now) is None
         if first:
             outcome = self._outcome(client, fulfil)
-            self._hub.result_cache.keep_for(key, fulfil.keep, outcome, now)
+            self._hub.result_cache.keep_for(key, fulfil.keep, outcome, now, wall=self._hub.wall)
             record = self._hub.ledger.by_key(*key)
             if record is not None and record.spec.is_promise:
                 if isinstance(outcome, DoneRun):

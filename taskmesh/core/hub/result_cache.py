@@ -1,4 +1,4 @@
-"""Outcomes that later submissions under the same key are answered with, for some seconds after the end."""
+"""Outcomes that are kept for a time after the end of their tasks, for all who ask by a key or an id."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
+from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.states import TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import size_of, size_of_failure
+from taskmesh.wire.journal import JournalKept
 from taskmesh.wire.runs import DoneRun, Failed, Kept
 
 KEPT_BYTES: Final = 256 << 20
@@ -22,48 +25,117 @@ Outcome = DoneRun | Failed
 Key = tuple[str, str]
 
 
+class CachedOutcome:
+    """One outcome that is kept.
+
+    Attributes:
+        number: its place in the journal.
+        until: the hub's time of its end.
+        outcome: the result of one task, or its bad end.
+        key: the name and the key of the task; None if no later submission is answered with it.
+        tasks: the ids by which it can be asked for.
+        user: whose tasks these are.
+        size: the bytes that it is counted for.
+    """
+
+    __slots__ = ("key", "number", "outcome", "size", "tasks", "until", "user")
+
+    def __init__(
+        self, number: int, until: float, outcome: Outcome, key: Key | None, tasks: list[int], user: str
+    ) -> None:
+        self.number = number
+        self.until = until
+        self.outcome = outcome
+        self.key = key
+        self.tasks = tasks
+        self.user = user
+        size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
+        self.size = size + ENTRY + (len(key[0]) + len(key[1]) if key is not None else 0)
+
+    def entry(self, until: float) -> JournalKept:
+        """Return the entry of the journal, with the time on the wall until which it is kept."""
+        entry = JournalKept(until, [(task >> SEQ_BITS, task & SEQ_MASK) for task in self.tasks], self.user)
+        if self.key is not None:
+            entry.name, entry.key = self.key
+        if isinstance(self.outcome, Failed):
+            entry.failed = self.outcome
+        else:
+            entry.done = self.outcome
+        return entry
+
+
 class ResultCache:
-    """Outcomes by task name and key. The oldest go when there is no room for a new one.
+    """Outcomes by key and by id. The oldest go when there is no room for a new one.
 
     Args:
         limit: bytes of all outcomes together. stored: whether `fresh` is to be filled.
+        journal: where they are written down, if there is one.
 
     Attributes:
         size: bytes that are kept.
+        evicted: how many have gone before their time, since there was no room.
         fresh: what was kept and has not been taken to the store: until when, and what.
     """
 
-    def __init__(self, limit: int = KEPT_BYTES, *, stored: bool = False) -> None:
+    def __init__(
+        self, limit: int = KEPT_BYTES, *, stored: bool = False, journal: Journal | None = None
+    ) -> None:
         self.size = 0
+        self.evicted = 0
         self.fresh: list[tuple[float, Kept]] = []
         self._stored = stored
         self._limit = limit
-        self._kept: OrderedDict[Key, tuple[float, int, Outcome]] = OrderedDict()
-        self._ends: list[tuple[float, Key]] = []  # a heap, with ends of such as went before
+        self._journal = journal
+        self._kept: OrderedDict[int, CachedOutcome] = OrderedDict()
+        self._by_key: dict[Key, CachedOutcome] = {}
+        self._by_task: dict[int, CachedOutcome] = {}
+        self._ends: list[tuple[float, int]] = []  # a heap, with ends of such as went before
+        self._next = 1
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
-        """Notes how a task ended, if it has a key and its spec asks for that."""
-        spec, extra = record.spec.spec, record.extra
-        if extra is None or extra.key is None:
-            return
-        if isinstance(outcome, Failed) or spec.shared == "all":
-            self.keep_for(extra.key, spec.keep, outcome, now)
+    def keep(
+        self, record: TaskRecord, outcome: Outcome, now: float, *, wall: float = 0.0, user: str = ""
+    ) -> list[int]:
+        """Note how a task ended, if its spec asks for that; return the ids by which that can be asked for.
 
-    def keep_for(self, key: Key, keep: float, outcome: Outcome, now: float) -> None:
+        Args:
+            record: the task.
+            outcome: its result, or its bad end.
+            now: the time.
+            wall: the time on the wall.
+            user: the user whose task it is.
+        """
+        spec, extra = record.spec.spec, record.extra
+        if extra is None or spec.keep <= 0:
+            return []
+        is_for_all = isinstance(outcome, Failed) or spec.shared == "all"
+        key = extra.key if is_for_all and _answers(outcome) else None
+        tasks = extra.waiting(record.id)
+        if key is not None and self._stored:
+            self._store(key, spec.keep, outcome, now)
+        cached = CachedOutcome(self._next, now + spec.keep, outcome, key, tasks, user)
+        return tasks if self._put(cached, wall + spec.keep) else []
+
+    def keep_for(self, key: Key, keep: float, outcome: Outcome, now: float, *, wall: float = 0.0) -> None:
         """Note an outcome for `keep` seconds, if another attempt would come to it as well."""
-        if keep <= 0:
+        if keep <= 0 or not _answers(outcome):
             return
-        if not isinstance(outcome, Failed):
-            kept = Kept(*key, keep, [outcome], [])
-        elif would_come_again(outcome):
-            kept = Kept(*key, keep, [], [outcome])
-        else:
-            return
-        if self._put(key, now + keep, outcome) and self._stored:
-            self.fresh.append((now + keep, kept))
+        if self._stored:
+            self._store(key, keep, outcome, now)
+        self._put(CachedOutcome(self._next, now + keep, outcome, key, [], ""), wall + keep)
+
+    def add(self, key: Key, task: int, now: float, *, wall: float = 0.0) -> None:
+        """Another task was answered with the outcome of a key: it can be asked for by its id, too."""
+        cached = self._by_key[key]
+        cached.tasks = [*cached.tasks, task]
+        self._by_task[task] = cached
+        self._write(cached, wall + cached.until - now)
+
+    def _store(self, key: Key, keep: float, outcome: Outcome, now: float) -> None:
+        done, failed = ([], [outcome]) if isinstance(outcome, Failed) else ([outcome], [])
+        self.fresh.append((now + keep, Kept(*key, keep, done, failed)))
 
     def restore(self, entries: Iterable[tuple[float, Kept]], now: float) -> None:
         """Takes in what an earlier hub has kept, but nothing in place of what is known here.
@@ -74,41 +146,90 @@ class ResultCache:
             key = (kept.name, kept.key)
             outcome: Outcome = kept.done[0] if kept.done else kept.failed[0]
             end = min(until, now + kept.keep)
-            fit = not isinstance(outcome, Failed) or would_come_again(outcome)
-            if fit and end > now and self.find(key, now) is None:
-                self._put(key, end, outcome)
+            if _answers(outcome) and end > now and self.find(key, now) is None:
+                self._put(CachedOutcome(self._next, end, outcome, key, [], ""), 0.0)
 
-    def _put(self, key: Key, until: float, outcome: Outcome) -> bool:
-        """Keeps an outcome, if it is not too large for any room."""
-        size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
-        size += ENTRY + len(key[0]) + len(key[1])
-        self._forget(key)
-        if size > self._limit:
+    def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
+        """Take in an entry of the journal."""
+        self._next = max(self._next, number + 1)
+        outcome = entry.done or entry.failed
+        left = entry.until - wall
+        if outcome is None or left <= 0:
+            self._drop(number)
+            return
+        key = (entry.name, entry.key) if entry.key and _answers(outcome) else None
+        tasks = [client << SEQ_BITS | seq for client, seq in entry.tasks]
+        self._insert(CachedOutcome(number, now + left, outcome, key, tasks, entry.user))
+
+    def rewrite(self, now: float, *, wall: float) -> None:
+        """Have all outcomes written again."""
+        for cached in self._kept.values():
+            self._write(cached, wall + cached.until - now)
+
+    def _put(self, cached: CachedOutcome, until: float) -> bool:
+        """Keep an outcome until a time on the wall, if it is not too large for any room."""
+        if cached.key is not None and cached.key in self._by_key:
+            self._forget(self._by_key[cached.key])
+        if cached.size > self._limit:
             return False
-        self._kept[key] = (until, size, outcome)
-        self.size += size
-        heapq.heappush(self._ends, (until, key))
-        while self.size > self._limit:
-            self._forget(next(iter(self._kept)))
-        if len(self._ends) > 2 * len(self._kept) + STALE:
-            self._ends = [(until, key) for key, (until, _, _) in self._kept.items()]
-            heapq.heapify(self._ends)
+        self._next += 1
+        self._insert(cached)
+        self._write(cached, until)
         return True
+
+    def _insert(self, cached: CachedOutcome) -> None:
+        self._kept[cached.number] = cached
+        if cached.key is not None:
+            self._by_key[cached.key] = cached
+        self._by_task.update(dict.fromkeys(cached.tasks, cached))
+        self.size += cached.size
+        heapq.heappush(self._ends, (cached.until, cached.number))
+        while self.size > self._limit:
+            self._forget(next(iter(self._kept.values())))
+            self.evicted += 1
+        if len(self._ends) > 2 * len(self._kept) + STALE:
+            self._ends = [(cached.until, number) for number, cached in self._kept.items()]
+            heapq.heapify(self._ends)
 
     def find(self, key: Key, now: float) -> Outcome | None:
         """Return the outcome that is kept for a key, or None."""
-        until, _, outcome = self._kept.get(key, (0.0, 0, None))
-        return outcome if until > now else None
+        cached = self._by_key.get(key)
+        return cached.outcome if cached is not None and cached.until > now else None
+
+    def of_task(self, task: int, now: float) -> CachedOutcome | None:
+        """Return what is kept of a task, or None."""
+        cached = self._by_task.get(task)
+        return cached if cached is not None and cached.until > now else None
 
     def sweep(self, now: float) -> None:
         """Forgets what is over; looks at nothing else."""
         while self._ends and self._ends[0][0] <= now:
-            _, key = heapq.heappop(self._ends)
-            if key in self._kept and self._kept[key][0] <= now:
-                self._forget(key)
+            cached = self._kept.get(heapq.heappop(self._ends)[1])
+            if cached is not None:
+                self._forget(cached)
 
-    def _forget(self, key: Key) -> None:
-        self.size -= self._kept.pop(key, (0.0, 0, None))[1]
+    def _forget(self, cached: CachedOutcome) -> None:
+        del self._kept[cached.number]
+        self.size -= cached.size
+        if cached.key is not None and self._by_key.get(cached.key) is cached:
+            del self._by_key[cached.key]
+        for task in cached.tasks:
+            if self._by_task.get(task) is cached:
+                del self._by_task[task]
+        self._drop(cached.number)
+
+    def _write(self, cached: CachedOutcome, until: float) -> None:
+        if self._journal is not None:
+            self._journal.keep(cached.number, cached.entry(until))
+
+    def _drop(self, number: int) -> None:
+        if self._journal is not None:
+            self._journal.keep(number, None)
+
+
+def _answers(outcome: Outcome) -> bool:
+    """Return True if later submissions under the key of a task are answered with how it ended."""
+    return not isinstance(outcome, Failed) or would_come_again(outcome)
 
 
 def would_come_again(failure: Failed) -> bool:

@@ -35,7 +35,7 @@ class HubState:
         lanes: sessions of pools, by session.
         unclaimed: tasks of an earlier hub that no client of this one has asked for.
         recovery: the wait for the pools of the hub before.
-        result_cache: outcomes that later submissions are answered with.
+        result_cache: outcomes that are kept for whoever asks by a key or an id.
         journal: the tasks that are written down; None without a journal.
         unwritten: clients of whose Submits the journal has not all.
         clock_offset: the time on the wall less the hub's own; None before the shell has told it.
@@ -58,8 +58,8 @@ class HubState:
         self.lanes: dict[int, Lane] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
-        self.result_cache = ResultCache(config.kept_bytes, stored=config.stored)
         self.journal = Journal() if config.journaled else None
+        self.result_cache = ResultCache(config.kept_bytes, stored=config.stored, journal=self.journal)
         self.unwritten: dict[int, ClientSession] = {}
         self.clock_offset: float | None = None
         self.acks_due: dict[int, float] = {}

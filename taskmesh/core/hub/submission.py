@@ -26,7 +26,7 @@ from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk, JournalOutcome
 from taskmesh.wire.limit_rules import text_of
-from taskmesh.wire.runs import Charged, DoneRun, Run, Spec, Value
+from taskmesh.wire.runs import NOT_DURABLE, Charged, DoneRun, Failed, Run, Spec, Value
 
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
@@ -89,6 +89,7 @@ class Submissions:
         session.submitted = number
         if journal is not None and chunk is not None:
             self._write_down(journal, session, chunk, submit.values)
+        submit.runs = [self._without_kept(session.client, run, now) for run in submit.runs]
         self._enter_all(session, submit, now)
         if submit.cancels or submit.unstarted:
             self.on_cancel(session.client, submit.cancels, submit.unstarted)
@@ -105,7 +106,12 @@ class Submissions:
         if any(run.again for run in runs):
             base = session.client << SEQ_BITS
             tasks, finished = self._ledger.tasks, account.finished
-            known = {seq for run in runs for seq in run.seqs if base | seq in tasks or seq in finished}
+            known = {
+                seq
+                for run in runs
+                for seq in run.seqs
+                if base | seq in tasks or seq in finished or hub.result_cache.of_task(base | seq, hub.now)
+            }
             runs = [run for run in (without(run, known) for run in runs) if run.seqs]
         return JournalChunk(session.client, session.user, session.name, hub.wall, runs) if runs else None
 
@@ -162,6 +168,20 @@ class Submissions:
             self._enter(session.client, run, now, alone=alone)
         if dependencies.brought:
             dependencies.drop_unused()
+
+    def _without_kept(self, client: int, run: Run, now: float) -> Run:
+        """Answer those tasks of a run whose outcome an earlier hub has kept; return the run without them."""
+        cache = self._hub.result_cache
+        if not run.again or not len(cache):
+            return run
+        base, kept = client << SEQ_BITS, set()
+        for seq in run.seqs:
+            cached = cache.of_task(base | seq, now)
+            if cached is not None and seq not in self._ledger.account(client).finished:
+                kept.add(seq)
+                self._ledger.answered(client, seq)
+                self._collector.give(cached.outcome, base | seq)
+        return without(run, kept) if kept else run
 
     def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | m.Busy | None:
         """Return the message that asks for what a Submit lacks, if it lacks anything.
@@ -285,6 +305,9 @@ class Submissions:
 
     def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._hub.specs[run.spec], self._ledger
+        if entry.spec.durable and self._hub.journal is None and not run.again:
+            self._refuse(client, run.seqs, NOT_DURABLE)
+            return
         if run.key and self._attach(client, run, entry, now):
             return
         records = self._accept(client, run, entry, now)
@@ -303,6 +326,12 @@ class Submissions:
             records = self._unknown(records, now)
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
+
+    def _refuse(self, client: int, seqs: list[int], kind: str) -> None:
+        """End tasks that this hub cannot take."""
+        for seq in seqs:
+            self._ledger.answered(client, seq)
+            self._collector.give(Failed(client, seq, 0, kind), client << SEQ_BITS | seq)
 
     def _accept(self, client: int, run: Run, entry: SpecEntry, now: float) -> list[TaskRecord]:
         """Return the new records of a run, with what is known of them from before and who waits for them."""
@@ -382,17 +411,7 @@ class Submissions:
         task = client << SEQ_BITS | run.seqs[0]
         if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
             return True
-        key = (entry.spec.name, run.key)
-        kept = self._hub.result_cache.find(key, now)
-        if kept is None and run.parent is not None:
-            kept = self._hub.children.outcome(_id_of(run.parent), key)
-        if kept is not None:
-            self._ledger.answered(client, run.seqs[0])
-            self._collector.give(kept, task)
-            if entry.is_promise:  # tasks of this Submit may depend on it
-                value = value_of(run.seqs[0], kept, entry.spec)
-                value.key = run.key
-                self._hub.dependencies.bring(client, [value])
+        if self._answer(client, run, entry, now):
             return True
         first = self._ledger.by_key(entry.spec.name, run.key)
         if first is None or entry.spec.shared != "all":
@@ -404,6 +423,24 @@ class Submissions:
             self._hub.children.add_all(_id_of(run.parent), [first], is_child=run.is_child)
         if run.again:
             self._adoption.is_found(first, task, now)
+        return True
+
+    def _answer(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
+        """Answer a task with the outcome that is kept for its key; return False if there is none."""
+        seq, key, cache = run.seqs[0], (entry.spec.name, run.key), self._hub.result_cache
+        kept = cache.find(key, now)
+        if kept is not None and entry.spec.detach:
+            cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall)
+        if kept is None and run.parent is not None:
+            kept = self._hub.children.outcome(_id_of(run.parent), key)
+        if kept is None:
+            return False
+        self._ledger.answered(client, seq)
+        self._collector.give(kept, client << SEQ_BITS | seq)
+        if entry.is_promise:  # tasks of this Submit may depend on it
+            value = value_of(seq, kept, entry.spec)
+            value.key = run.key
+            self._hub.dependencies.bring(client, [value])
         return True
 
     def on_cancel(self, client: int, seqs: list[int], unstarted: list[int]) -> None:

@@ -413,7 +413,7 @@ class TestHubThatTakesLess:
             self.large(client, [seq, seq + 1, seq + 2], [10, 500, 20])
         for submit in client.of(m.Submit):
             rig.tell(ev.FromClient(7, submit))
-        rig.hub.cancellations.cancel_all(7, only_bound=False)
+        rig.hub.cancellations.cancel_all(7)
         rig.tell(ev.Tick())
 
         assert rig.hub.state.ledger.account(7).finished.pieces == 1
