@@ -21,8 +21,9 @@ ON_HPA = {"workerDefaults": {"autoscaling": {"type": "hpa"}}}
 MONITORED = {**TOKEN, "metrics": {"podMonitor": {"enabled": True}}}
 OUTSIDE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://elsewhere:5550"]}}
 COSTED = {"workerDefaults": {"deletionCost": {"enabled": True}}}
-STORED = {"hub": {"store": {"existingSecret": "s"}}}
-STORE_FILE = {"name": "TASKMESH_STORE_FILE", "value": "/etc/taskmesh/store/url"}
+IN_REDIS = {"hub": {"journal": {"existingSecret": "s"}}}
+ON_VOLUME = {"hub": {"journal": {"persistence": {"enabled": True}}}}
+CLAIM = "PersistentVolumeClaim/m-hub-journal"
 HUB_RULES = "NetworkPolicy/m-hub:spec"
 FRIEND = [{"namespaceSelector": {"matchLabels": {"friend": "yes"}}}]
 RULE = {"ports": [{"port": 99, "protocol": "TCP"}]}
@@ -83,6 +84,10 @@ def _worker(parameter: str, value: Any, where: str, expected: Any, given: Values
     return Effect(f"workerDefaults.{parameter}", value, where, expected, given or {})
 
 
+def _persistence(parameter: str, value: Any, where: str) -> Effect:
+    return Effect(f"hub.journal.persistence.{parameter}", value, where, value, ON_VOLUME)
+
+
 def _same(parameter: str, value: Any, where: str, given: Values | None = None) -> Effect:
     return Effect(parameter, value, where, value, given or {})
 
@@ -124,9 +129,25 @@ EFFECTS = [
     Effect("hub.port", 7000, f"{HUB_BOX}/args", HAS("--bind=tcp://0.0.0.0:7000")),
     Effect("hub.lanes.first", 6000, f"{HUB_BOX}/args", HAS("--lanes=6000-6799")),
     Effect("hub.lanes.last", 6100, f"{HUB_BOX}/args", HAS("--lanes=5600-6100")),
-    Effect("hub.store.existingSecret", "s", f"{HUB_BOX}/env", HAS(STORE_FILE)),
-    Effect("hub.store.urlKey", "k", f"{HUB_POD}/volumes/3/secret/items/0/key", "k", STORED),
-    Effect("hub.store.port", 7000, f"{HUB_RULES}/egress/1/ports/0/port", 7000, STORED),
+    Effect(
+        "hub.journal.persistence.enabled",
+        True,
+        f"{HUB_BOX}/args",
+        HAS("--journal=/var/lib/taskmesh/tasks.journal"),
+    ),
+    _persistence("existingClaim", "mine", f"{HUB_POD}/volumes/3/persistentVolumeClaim/claimName"),
+    _persistence("storageClass", "fast", f"{CLAIM}:spec/storageClassName"),
+    _persistence("accessModes", ["ReadWriteOncePod"], f"{CLAIM}:spec/accessModes"),
+    _persistence("size", "20Gi", f"{CLAIM}:spec/resources/requests/storage"),
+    Effect(
+        "hub.journal.existingSecret",
+        "s",
+        f"{HUB_BOX}/args",
+        HAS("--journal-file=/etc/taskmesh/journal/url"),
+    ),
+    Effect("hub.journal.urlKey", "k", f"{HUB_POD}/volumes/3/secret/items/0/key", "k", IN_REDIS),
+    Effect("hub.journal.port", 7000, f"{HUB_RULES}/egress/1/ports/0/port", 7000, IN_REDIS),
+    Effect("hub.journal.strict", True, f"{HUB_BOX}/args", HAS("--strict"), ON_VOLUME),
     _same("hub.service.type", "NodePort", f"{GATEWAY}:spec/type"),
     _same("hub.service.annotations", {"a": "b"}, f"{GATEWAY}:metadata/annotations"),
     Effect("hub.resources", {"limits": {"cpu": "3"}}, f"{HUB_BOX}/resources/limits/cpu", "3"),
@@ -243,7 +264,7 @@ EFFECTS = [
     Effect("networkPolicy.enabled", False, "NetworkPolicy/m-workers", GONE),
     _same("networkPolicy.clientsFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/0/from"),
     Effect("networkPolicy.workersFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/1/from", HAS(FRIEND[0])),
-    _same("networkPolicy.storeTo", FRIEND, f"{HUB_RULES}/egress/1/to", STORED),
+    _same("networkPolicy.journalTo", FRIEND, f"{HUB_RULES}/egress/1/to", IN_REDIS),
     _same("networkPolicy.apiTo", FRIEND, f"{HUB_RULES}/egress/1/to", COSTED),
     Effect("networkPolicy.apiPorts", [99], f"{HUB_RULES}/egress/1/ports/0/port", 99, COSTED),
     _same("networkPolicy.httpFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/2/from", TOKEN),

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.harness.program import Program
 from tests.harness.programs import Programs
 from tests.harness.redis_server import serving
 from tests.helm.rendering import Object, Values, laid_over, name_of, pod_specs, rendered
@@ -88,7 +89,7 @@ class Release:
         elif "configMap" in volume:
             config = next(found for found in self.objects if found["kind"] == "ConfigMap")
             content = {name: text.encode() for name, text in config["data"].items()}
-        folder.mkdir(parents=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path, data in content.items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,10 +115,12 @@ class Release:
         given = {**plain, "TASKMESH_CONCURRENCY": "1"} if pod == POOL else plain
         return [placed(argument) for argument in box["args"]], given
 
-    def start(self, pod: str) -> None:
+    def start(self, pod: str) -> Program:
         """Runs a pod's container."""
         arguments, environ = self.line(pod)
-        self._programs.start(*arguments, env=environ).ready()
+        program = self._programs.start(*arguments, env=environ)
+        program.ready()
+        return program
 
     def probe(self, pod: str, probe: str) -> bool:
         """Asks as the kubelet would."""
@@ -157,15 +160,37 @@ def test_hub_pool_probes_and_the_test_pod(programs, values):
     assert json.loads(outcome.stdout)["worker"].startswith("m-default-abc12")
 
 
-def test_a_hub_finds_its_store_in_the_secret(programs, tmp_path):
-    for server in serving(tmp_path, password="right-and-secret"):  # noqa: S106
-        values = {"hub": {"store": {"existingSecret": "the-store", "port": server.port}}}
-        release = Release(programs, laid_over(values, HTTP_SECRET), url=server.full_url)
-        release.start(HUB)
-        with asked(release.hub_http, "/metrics", TOKEN) as answer:
-            figures = answer.read().decode()
+ON_VOLUME = {"hub": {"journal": {"persistence": {"enabled": True}, "strict": True}}}
+SHORT = {"config": {"hub": {"lease": 1.5, "beat": 0.3}}}
+IN_REDIS = {"hub": {"journal": {"existingSecret": "the-journal"}}}
 
-    assert "taskmesh_store_connected 1" in figures
+
+@pytest.fixture(params=["file", "redis"])
+def journaled(request, programs, tmp_path) -> Iterator[Release]:
+    """A release whose hub has a journal, in a file that a strict hub writes or in Redis."""
+    if request.param == "file":
+        yield Release(programs, laid_over(ON_VOLUME, SHORT))
+        return
+    for server in serving(tmp_path, "--appendonly", "yes", password="right-and-secret"):  # noqa: S106
+        yield Release(programs, laid_over(IN_REDIS, SHORT), url=server.full_url)
+        programs.end()  # before its server
+
+
+def test_the_next_hub_s_pod_runs_what_the_last_one_has_accepted(programs, journaled):
+    hub = journaled.start(HUB)
+    arguments, environ = journaled.line(CLIENT)
+    submitted = programs.run(*arguments, "--detach", env=environ)
+    assert submitted.returncode == 0, submitted.stderr
+    task_id = json.loads(submitted.stdout)["task_id"]
+    hub.kill()
+
+    journaled.start(HUB)
+    journaled.start(POOL)
+    (address,) = [each for each in arguments if each.startswith("--address=")]
+    outcome = programs.run("result", task_id, "--wait", "20", "--json", address, env=environ)
+
+    assert outcome.returncode == 0, outcome.stderr
+    assert json.loads(outcome.stdout)["worker"].startswith("m-default-abc12")
 
 
 def test_keda_s_triggers_find_their_numbers(programs):

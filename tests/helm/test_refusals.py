@@ -12,6 +12,10 @@ def pool(**values):
     return {"workerPools": {"default": values}}
 
 
+def journal(**values):
+    return {"hub": {"journal": values}}
+
+
 REFUSED = {
     "no keys": ({"keys": {"existingSecret": ""}}, "taskmesh keys new"),
     "public keys among secret ones": (
@@ -24,20 +28,45 @@ REFUSED = {
     ),
     "no hub at all": ({"hub": {"enabled": False}}, "needs externalHub.addresses"),
     "two hubs": ({"externalHub": {"addresses": ["tcp://a:1"]}}, "is for hub.enabled=false"),
-    "a store without a hub": (
+    "a journal without a hub": (
         {
-            "hub": {"enabled": False, "store": {"existingSecret": "s"}},
+            "hub": {"enabled": False, "journal": {"existingSecret": "s"}},
             "externalHub": {"addresses": ["tcp://a:1"]},
         },
         "is for hub.enabled=true",
     ),
-    "two stores": (
-        {"hub": {"store": {"existingSecret": "s"}}, "config": {"hub": {"store": "redis://a:1/0"}}},
-        "contradict each other",
+    "a journal in two places": (
+        journal(existingSecret="s", persistence={"enabled": True}),
+        "so leave one of them out",
+    ),
+    "a journal in a file, and one in the configuration": (
+        {**journal(persistence={"enabled": True}), "config": {"hub": {"journal": "redis://a:1/0"}}},
+        "give the journal's place once",
+    ),
+    "a journal in a Secret, and one in the configuration": (
+        {**journal(existingSecret="s"), "config": {"hub": {"journal_file": "/url"}}},
+        "give the journal's place once",
     ),
     "a password in the configuration": (
-        {"config": {"hub": {"store": "redis://:secret@a:1/0"}}},
-        "hub.store.existingSecret",
+        {"config": {"hub": {"journal": "redis://:secret@a:1/0"}}},
+        "hub.journal.existingSecret",
+    ),
+    "a file that ends with its pod": (
+        {"config": {"hub": {"journal": "/scratch/tasks.journal"}}},
+        "use hub.journal.persistence.enabled=true",
+    ),
+    "strict without a journal": (journal(strict=True), "or name the Secret with the URL of a Redis"),
+    "strict in the configuration without a journal": (
+        {"config": {"hub": {"strict": True}}},
+        "set hub.journal.persistence.enabled=true",
+    ),
+    "a claim that nothing is written to": (
+        journal(persistence={"existingClaim": "mine"}),
+        "needs hub.journal.persistence.enabled=true",
+    ),
+    "a volume that nodes share": (
+        journal(persistence={"enabled": True, "accessModes": ["ReadWriteMany"]}),
+        "take ReadWriteOnce or ReadWriteOncePod",
     ),
     "monitor without token": ({"metrics": {"podMonitor": {"enabled": True}}}, "needs http.existingSecret"),
     "open workers without token": ({"metrics": {"workers": {"enabled": True}}}, "needs http.existingSecret"),
@@ -68,7 +97,7 @@ REFUSED = {
         {"config": {"hub": {"max_bytes": 3_000_000_000}}},
         "leave max_bytes out",
     ),
-    "values of an older chart": ({"hub": {"image": None}}, "--reset-then-reuse-values"),
+    "values of an older chart": ({"hub": {"journal": None}}, "--reset-then-reuse-values"),
     "a label that selectors match": (
         {"commonLabels": {"app.kubernetes.io/name": "foo"}},
         "is the chart's own",
@@ -107,6 +136,9 @@ UNFIT = {
     "a size that is none": {"config": {"hub": {"max_bytes": "4Gigs"}}},
     "number as a label": {"commonLabels": {"a": 1}},
     "address without a port": {"externalHub": {"addresses": ["tcp://hub"]}},
+    "a size of a volume that is none": journal(persistence={"size": "8 GB"}),
+    "an access mode that is none": journal(persistence={"accessModes": ["ReadWrite"]}),
+    "a volume without an access mode": journal(persistence={"accessModes": []}),
     "digest cut short": {"image": {"digest": "sha256:12"}},
 }
 
@@ -129,7 +161,15 @@ def test_refused_with_the_cure(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["no keys", "grace too short", "keda without token", "values of an older chart"]
+    "name",
+    [
+        "no keys",
+        "grace too short",
+        "keda without token",
+        "values of an older chart",
+        "a journal in two places",
+        "strict without a journal",
+    ],
 )
 def test_helm_3_refuses_it_likewise(name):
     values, cure = REFUSED[name]

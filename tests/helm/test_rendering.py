@@ -191,6 +191,37 @@ def test_a_new_image_of_tasks_leaves_the_hub_alone():
     assert changed == {"Deployment/mesh-taskmesh-default"}
 
 
+def claims(**persistence: Any) -> list[Any]:
+    """The claims of a release that has a journal on a volume."""
+    journal = {"persistence": {"enabled": True, **persistence}}
+    values = {**values_of(CHART / "ci" / "default-values.yaml"), "hub": {"journal": journal}}
+    return [each for each in rendered(values) if each["kind"] == "PersistentVolumeClaim"]
+
+
+def test_the_journal_s_claim_stays_when_the_release_goes():
+    (claim,) = claims()
+
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "storageClassName" not in claim["spec"]  # the cluster's default
+    assert claims(storageClass="-")[0]["spec"]["storageClassName"] == ""
+    assert claims(existingClaim="mine") == []
+
+
+@pytest.mark.parametrize(
+    ("journal", "told"),
+    [
+        ({}, "those of clients that have left end with its pod"),
+        ({"persistence": {"enabled": True}}, "delete pvc mesh-taskmesh-hub-journal"),
+        ({"persistence": {"enabled": True, "existingClaim": "mine"}}, "PersistentVolumeClaim mine."),
+        ({"existingSecret": "s"}, "they are in the journal in Redis"),
+    ],
+)
+def test_the_notes_tell_what_becomes_of_accepted_tasks(journal, told):
+    values = {**values_of(CHART / "ci" / "default-values.yaml"), "hub": {"journal": journal}}
+
+    assert told in chart().render(values, name="mesh", namespace="prod")["taskmesh/templates/NOTES.txt"]
+
+
 def test_the_notes_tell_the_next_command():
     minimal = values_of(CHART / "ci" / "default-values.yaml")
     notes = chart().render(minimal, name="mesh", namespace="prod")["taskmesh/templates/NOTES.txt"]

@@ -14,6 +14,7 @@ from tests.helm.rendering import (
 )
 
 FILES = pytest.mark.parametrize("file", value_files(), ids=label)
+ON_VOLUME = {"hub": {"journal": {"persistence": {"enabled": True}}}}
 OURS = {"hub", "worker", "client"}
 
 
@@ -158,25 +159,49 @@ def test_the_hub_lets_pools_to_every_port_of_a_lane_and_clients_to_the_gateway_o
     assert "Egress" in policy["policyTypes"]
 
 
-def test_a_hub_with_a_store_dials_that_and_the_names_and_nobody_else():
+def test_a_hub_with_a_journal_in_redis_dials_that_and_the_names_and_nobody_else():
     for values in (
-        {"hub": {"store": {"existingSecret": "s"}}},
-        {"config": {"hub": {"store": "redis://redis:6379/0"}}},
+        {"hub": {"journal": {"existingSecret": "s"}}},
+        {"config": {"hub": {"journal": "redis://redis:6379/0"}}},
     ):
         found = {name_of(each): each for each in rendered({**MINIMAL, **values})}
 
-        names, store = found["NetworkPolicy/m-hub"]["spec"]["egress"]
+        names, redis = found["NetworkPolicy/m-hub"]["spec"]["egress"]
         assert {port["port"] for port in names["ports"]} == {53}
-        assert store == {"ports": [{"port": 6379, "protocol": "TCP"}]}
+        assert redis == {"ports": [{"port": 6379, "protocol": "TCP"}]}
 
 
-def test_the_store_s_url_is_a_file_for_the_hub_alone():
-    pods = pod_specs(rendered({**MINIMAL, "hub": {"store": {"existingSecret": "the-store"}}}))
+def test_a_hub_with_a_journal_in_a_file_dials_nobody():
+    found = {name_of(each): each for each in rendered({**MINIMAL, **ON_VOLUME})}
 
-    having = {name for name, pod in pods.items() if "the-store" in str(pod["volumes"])}
-    assert having == {"Deployment/m-hub"}
-    (volume,) = [each for each in pods["Deployment/m-hub"]["volumes"] if each["name"] == "store"]
-    assert volume["secret"]["defaultMode"] == 0o440
-    assert volume["secret"]["items"] == [{"key": "url", "path": "url"}]
+    assert found["NetworkPolicy/m-hub"]["spec"]["egress"] == []
+
+
+def journal_of(values) -> tuple[dict, dict]:
+    """The volume and the mount of the journal; the hub alone has them."""
+    pods = pod_specs(rendered({**MINIMAL, **values}))
+    assert {name for name, pod in pods.items() if "journal" in str(pod["volumes"])} == {"Deployment/m-hub"}
+    (volume,) = [each for each in pods["Deployment/m-hub"]["volumes"] if each["name"] == "journal"]
     (box,) = pods["Deployment/m-hub"]["containers"]
-    assert {"name": "store", "mountPath": "/etc/taskmesh/store", "readOnly": True} in box["volumeMounts"]
+    (mount,) = [each for each in box["volumeMounts"] if each["name"] == "journal"]
+    return volume, mount
+
+
+def test_the_url_of_the_journal_s_redis_is_a_file_for_the_hub_alone():
+    volume, mount = journal_of({"hub": {"journal": {"existingSecret": "the-journal"}}})
+
+    assert volume["secret"] == {
+        "secretName": "the-journal",
+        "defaultMode": 0o440,
+        "items": [{"key": "url", "path": "url"}],
+    }
+    assert mount == {"name": "journal", "mountPath": "/etc/taskmesh/journal", "readOnly": True}
+
+
+def test_the_volume_of_the_journal_is_the_hub_s_alone_and_writable_by_its_group():
+    volume, mount = journal_of(ON_VOLUME)
+
+    assert volume["persistentVolumeClaim"] == {"claimName": "m-hub-journal"}
+    assert mount == {"name": "journal", "mountPath": "/var/lib/taskmesh"}
+    pod = pod_specs(rendered({**MINIMAL, **ON_VOLUME}))["Deployment/m-hub"]
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]

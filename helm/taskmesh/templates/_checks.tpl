@@ -1,7 +1,7 @@
 {{- /* Values that cannot work are refused before anything is installed; the text says what to do. */}}
 {{- define "taskmesh.check" -}}
 {{- /* The newest value: replace it in each version of the chart that adds one. */}}
-{{- if not (hasKey .Values.hub "image") -}}
+{{- if not (hasKey .Values.hub "journal") -}}
 {{- fail "these values are of an older version of the chart: `helm upgrade --reuse-values` keeps them as a whole. Take --reset-then-reuse-values (Helm 3.14 or newer), or give your values anew with -f" -}}
 {{- end -}}
 {{- range $role := list "hub" "worker" "client" -}}
@@ -16,19 +16,11 @@
 {{- if and .Values.hub.enabled .Values.externalHub.addresses -}}
 {{- fail "externalHub.addresses is for hub.enabled=false: pools join one hub, this release's own or another" -}}
 {{- end -}}
-{{- if and (not .Values.hub.enabled) .Values.hub.store.existingSecret -}}
-{{- fail "hub.store.existingSecret is for hub.enabled=true: the store belongs to the hub" -}}
-{{- end -}}
 {{- if and .Values.hub.enabled (eq .Values.keys.authorized.existingSecret (include "taskmesh.keysSecret" (list . "hub"))) -}}
 {{- fail "keys.authorized.existingSecret has to be a Secret of its own, of public keys alone: the hub gets all that is in it" -}}
 {{- end -}}
 {{- $settings := default dict .Values.config.hub -}}
-{{- if and .Values.hub.store.existingSecret (or $settings.store $settings.store_file) -}}
-{{- fail "hub.store.existingSecret and config.hub.store contradict each other: give the store's URL once" -}}
-{{- end -}}
-{{- if contains "@" (toString (default "" $settings.store)) -}}
-{{- fail "config.hub.store has a password, which everybody could read in the ConfigMap: put the URL into a Secret, and name that with hub.store.existingSecret" -}}
-{{- end -}}
+{{- include "taskmesh.checkJournal" (list . $settings) -}}
 {{- $limit := include "taskmesh.bytes" (default dict .Values.hub.resources.limits).memory | float64 -}}
 {{- $most := include "taskmesh.bytes" $settings.max_bytes | float64 -}}
 {{- if and .Values.hub.enabled (gt $limit 0.0) (gt $most $limit) -}}
@@ -54,6 +46,39 @@
 {{- end -}}
 {{- if and .Values.test.enabled (not .Values.test.queue) (not (include "taskmesh.pools" . | fromJson)) -}}
 {{- fail "test.enabled needs a pool or test.queue: `helm test` runs a task on one" -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Of the hub's journal: call with (list root config.hub). */}}
+{{- define "taskmesh.checkJournal" -}}
+{{- $root := index . 0 -}}
+{{- $settings := index . 1 -}}
+{{- $journal := $root.Values.hub.journal -}}
+{{- $persistence := $journal.persistence -}}
+{{- $configured := toString (default "" $settings.journal) -}}
+{{- if and (not $root.Values.hub.enabled) (or $persistence.enabled $journal.existingSecret $journal.strict) -}}
+{{- fail "hub.journal is for hub.enabled=true: the journal belongs to the hub" -}}
+{{- end -}}
+{{- if and $persistence.enabled $journal.existingSecret -}}
+{{- fail "hub.journal.persistence.enabled and hub.journal.existingSecret contradict each other: the journal is in a file on a volume or in Redis, so leave one of them out" -}}
+{{- end -}}
+{{- if and (or $persistence.enabled $journal.existingSecret) (or $configured $settings.journal_file) -}}
+{{- fail "hub.journal and config.hub.journal contradict each other: give the journal's place once" -}}
+{{- end -}}
+{{- if contains "@" $configured -}}
+{{- fail "config.hub.journal has a password, which everybody could read in the ConfigMap: put the URL into a Secret, and name that with hub.journal.existingSecret" -}}
+{{- end -}}
+{{- if and $configured (not (contains "://" $configured)) -}}
+{{- fail "config.hub.journal is a file that would end with the hub's pod: use hub.journal.persistence.enabled=true, which puts one on a PersistentVolume" -}}
+{{- end -}}
+{{- if and $persistence.existingClaim (not $persistence.enabled) -}}
+{{- fail "hub.journal.persistence.existingClaim needs hub.journal.persistence.enabled=true: without it nothing is written there" -}}
+{{- end -}}
+{{- if and (or $journal.strict $settings.strict) (not (include "taskmesh.journalPlace" $root)) -}}
+{{- fail "strict is about a journal, and there is none: set hub.journal.persistence.enabled=true, or name the Secret with the URL of a Redis with hub.journal.existingSecret" -}}
+{{- end -}}
+{{- if and $persistence.enabled (not $persistence.existingClaim) (or (has "ReadWriteMany" $persistence.accessModes) (has "ReadOnlyMany" $persistence.accessModes)) -}}
+{{- fail "hub.journal.persistence.accessModes: one hub writes the journal, and its file cannot be on a file system that nodes share: take ReadWriteOnce or ReadWriteOncePod; for a journal that no volume holds back, keep it in Redis (hub.journal.existingSecret)" -}}
 {{- end -}}
 {{- end }}
 

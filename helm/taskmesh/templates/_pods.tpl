@@ -51,19 +51,54 @@ secret:
     - {key: {{ .Values.http.tokenKey | quote }}, path: token}
 {{- end }}
 
-{{- /* The hub's store: whether there is one that its settings name ("true" or nothing), and the volume with its URL. */}}
-{{- define "taskmesh.hasStore" -}}
+{{- /* Where the hub's journal is: "file", "secret" (that of a Redis), "config" (a Redis that the settings name), or nothing. */}}
+{{- define "taskmesh.journalPlace" -}}
 {{- $settings := default dict .Values.config.hub -}}
-{{- if or .Values.hub.store.existingSecret $settings.store $settings.store_file }}true{{ end }}
+{{- if .Values.hub.journal.persistence.enabled }}file
+{{- else if .Values.hub.journal.existingSecret }}secret
+{{- else if or $settings.journal $settings.journal_file }}config
+{{- end }}
 {{- end }}
 
-{{- define "taskmesh.storeVolume" -}}
-name: store
-secret:
-  secretName: {{ .Values.hub.store.existingSecret | quote }}
-  defaultMode: 0440
-  items:
-    - {key: {{ .Values.hub.store.urlKey | quote }}, path: url}
+{{- define "taskmesh.journalClaim" -}}
+{{- default (printf "%s-hub-journal" (include "taskmesh.fullname" .)) .Values.hub.journal.persistence.existingClaim }}
+{{- end }}
+
+{{- /* The hub's arguments for it. The file is in a volume's root, but with a name: a new volume may have a lost+found. */}}
+{{- define "taskmesh.journalArguments" -}}
+{{- $place := include "taskmesh.journalPlace" . -}}
+{{- if eq $place "file" }}
+- --journal=/var/lib/taskmesh/tasks.journal
+{{- else if eq $place "secret" }}
+- --journal-file=/etc/taskmesh/journal/url
+{{- end }}
+{{- if .Values.hub.journal.strict }}
+- --strict
+{{- end }}
+{{- end }}
+
+{{- define "taskmesh.journalMount" -}}
+{{- $place := include "taskmesh.journalPlace" . -}}
+{{- if eq $place "file" }}
+- {name: journal, mountPath: /var/lib/taskmesh}
+{{- else if eq $place "secret" }}
+- {name: journal, mountPath: /etc/taskmesh/journal, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "taskmesh.journalVolume" -}}
+{{- $place := include "taskmesh.journalPlace" . -}}
+{{- if eq $place "file" }}
+- name: journal
+  persistentVolumeClaim: {claimName: {{ include "taskmesh.journalClaim" . | quote }}}
+{{- else if eq $place "secret" }}
+- name: journal
+  secret:
+    secretName: {{ .Values.hub.journal.existingSecret | quote }}
+    defaultMode: 0440
+    items:
+      - {key: {{ .Values.hub.journal.urlKey | quote }}, path: url}
+{{- end }}
 {{- end }}
 
 {{- /* The account of every pod that knows no token of the cluster's API. */}}
