@@ -13,7 +13,7 @@
     |-- ForkedMeshError (RuntimeError)        used in a forked child of the process that opened it
     |-- HubUnreachable (ConnectionError)      no hub answered within the time-out
     |-- QueueFull                             a cap is reached and the caller may not wait
-    |-- NotDurable                            it needs a hub whose tasks outlive it
+    |-- NotDurable                            it needs a hub with a journal
     |-- SerializationError (TypeError)        a value or function cannot travel
     |   `-- TooLarge                          a value is above max_payload
     `-- TaskError                             how a task can end other than by its own exception
@@ -90,7 +90,7 @@ class QueueFull(TaskMeshError):
 
 
 class NotDurable(TaskMeshError):
-    """The hub keeps nothing beyond its end, and a request needs one that does."""
+    """A request needs a hub with a journal, and this one has none."""
 
 
 class SerializationError(TaskMeshError, TypeError):

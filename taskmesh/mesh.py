@@ -255,7 +255,7 @@ class Mesh(Submitter):
         Raises:
             ConfigError: the name, the schedule or an option of the task cannot be used.
             SerializationError: the function or an argument cannot be pickled.
-            NotDurable: `catchup="all"`, and the hub is not durable.
+            NotDurable: `catchup="all"`, and the hub has no journal.
             TaskMeshError: the hub refuses, and says why.
             HubUnreachable: the hub does not answer.
         """

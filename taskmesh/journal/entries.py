@@ -8,31 +8,19 @@ from taskmesh.errors import ConfigError
 from taskmesh.journal.port import Changes
 from taskmesh.shm.blob import Blob
 from taskmesh.wire.journal import (
-    CHUNK,
-    ENDS,
-    KEPT,
-    OUTCOME,
-    SPEC,
-    VALUE,
-    Ends,
+    KINDS,
     Entry,
+    JournalChild,
     JournalChunk,
     JournalKept,
     JournalOutcome,
+    JournalSchedule,
     parts_of,
 )
-from taskmesh.wire.runs import Spec, Value
+from taskmesh.wire.runs import Value
 
 _BLOB = 1
-_TYPES: dict[str, type[Entry]] = {
-    CHUNK: JournalChunk,
-    ENDS: Ends,
-    KEPT: JournalKept,
-    OUTCOME: JournalOutcome,
-    SPEC: Spec,
-    VALUE: Value,
-}
-_DECODERS = {kind: msgspec.msgpack.Decoder(made) for kind, made in _TYPES.items()}
+_DECODERS = {kind: msgspec.msgpack.Decoder(made) for kind, made in KINDS.items()}
 _PACK = msgspec.msgpack.Encoder()
 _PARTS = msgspec.msgpack.Decoder(tuple[list[tuple[int, int]], list[bytes]])
 
@@ -72,7 +60,10 @@ def decode(key: str, data: bytes) -> Entry:
             run.payloads = [_payload(payload) for payload in run.payloads]
     elif isinstance(entry, Value):
         entry.payload = _payload(entry.payload)
-    elif isinstance(entry, JournalOutcome | JournalKept) and entry.done is not None:
+    elif isinstance(entry, JournalSchedule):
+        declaration = entry.declaration
+        entry.declaration = msgspec.structs.replace(declaration, payload=_payload(declaration.payload))
+    elif isinstance(entry, JournalChild | JournalKept | JournalOutcome) and entry.done is not None:
         entry.done.payloads = [_payload(payload) for payload in entry.done.payloads]
     return entry
 

@@ -11,11 +11,15 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.wire.runs import Counter, DoneRun, Failed, Name, Number, Run, Spec, Value
+from taskmesh.wire.runs import Counter, DoneRun, Failed, LimitRule, Name, Number, Run, Spec, Value
+from taskmesh.wire.schedules import Declaration
 
-CHUNK, ENDS, KEPT, OUTCOME, SPEC, VALUE = "c", "e", "k", "o", "s", "v"
-"""The first letters of keys: of tasks accepted together, of those that are over; of an outcome that is
-kept, of one that waits for its client; of a spec; of an outcome that other tasks need."""
+CHILD, CHUNK, CURSOR, ENDS, HOUSE, KEPT = "a", "c", "d", "e", "h", "k"
+LIMIT, OUTCOME, SCHEDULE, SPEC, VALUE, WINDOW = "l", "o", "p", "s", "v", "w"
+"""The first letters of keys: of an outcome that another attempt of its parent may ask for, of tasks accepted
+together, of how far a schedule is, of tasks that are over, of the hub's own client, of an outcome that is
+kept, of a limit that an operator has set, of an outcome that waits for its client, of a schedule, of a spec,
+of an outcome that other tasks need, and of the starts in a window."""
 
 
 class JournalChunk(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -75,7 +79,109 @@ class JournalKept(msgspec.Struct, array_like=True, omit_defaults=True):
     failed: Failed | None = None
 
 
-Entry = JournalChunk | Ends | JournalOutcome | JournalKept | Spec | Value
+class JournalHouse(msgspec.Struct, array_like=True):
+    """The client that a hub is to itself, and every hub after it with the same journal.
+
+    Attributes:
+        client: its id.
+    """
+
+    client: Counter
+
+
+class JournalSchedule(msgspec.Struct, array_like=True):
+    """A schedule.
+
+    Attributes:
+        declaration: the newest declaration.
+        user: the user whose key declared it.
+        paused: an operator has paused it.
+    """
+
+    declaration: Declaration
+    user: Name
+    paused: bool
+
+
+class JournalCursor(msgspec.Struct, array_like=True):
+    """The progress of a schedule; written together with the tasks of the firings up to there.
+
+    Attributes:
+        cursor: the latest tick that was dealt with, in seconds since the epoch.
+        high: the latest tick that has a name, None if there is none.
+        rewinds: how often the clock has gone back and made ticks come again.
+        counts: how many ticks fired, were skipped or missed, and how many firings ended in which state.
+        spans: first and last of ticks one after the other that have fired.
+    """
+
+    cursor: Number
+    high: Number | None
+    rewinds: Counter
+    counts: dict[Name, Counter]
+    spans: list[tuple[Number, Number]]
+
+
+class JournalChild(msgspec.Struct, array_like=True):
+    """The outcome of a child of a task with `resume=True`, for another attempt of that.
+
+    Attributes:
+        parent: the client and the counter of the parent.
+        name: the name of the child's function.
+        key: the key of the child.
+        done: the result, of one task.
+        failed: the bad end, in place of a result.
+    """
+
+    parent: tuple[Counter, Counter]
+    name: Name
+    key: Name
+    done: DoneRun | None
+    failed: Failed | None
+
+
+class JournalWindow(msgspec.Struct, array_like=True):
+    """The starts in the window of a limit, or of one key of a keyed limit.
+
+    Attributes:
+        rule: what the limit allows.
+        part: the key, or an empty text.
+        starts: times in seconds since the epoch, and how many tasks started then.
+    """
+
+    rule: LimitRule
+    part: Name
+    starts: list[tuple[Number, int]]
+
+
+Entry = (
+    JournalChild
+    | JournalChunk
+    | JournalCursor
+    | Ends
+    | JournalHouse
+    | JournalOutcome
+    | JournalKept
+    | JournalSchedule
+    | JournalWindow
+    | LimitRule
+    | Spec
+    | Value
+)
+KINDS: dict[str, type[Entry]] = {
+    CHILD: JournalChild,
+    CHUNK: JournalChunk,
+    CURSOR: JournalCursor,
+    ENDS: Ends,
+    HOUSE: JournalHouse,
+    KEPT: JournalKept,
+    LIMIT: LimitRule,
+    OUTCOME: JournalOutcome,
+    SCHEDULE: JournalSchedule,
+    SPEC: Spec,
+    VALUE: Value,
+    WINDOW: JournalWindow,
+}
+"""The kinds of entries, by their letters."""
 
 
 def key_of(kind: str, number: int) -> str:
@@ -85,7 +191,7 @@ def key_of(kind: str, number: int) -> str:
 
 def by_kind(entries: Mapping[str, Entry]) -> dict[str, dict[int, Any]]:
     """Return entries by the letters of their kinds, of each kind by their numbers, in their order."""
-    found: dict[str, dict[int, Any]] = {kind: {} for kind in (CHUNK, ENDS, KEPT, OUTCOME, SPEC, VALUE)}
+    found: dict[str, dict[int, Any]] = {kind: {} for kind in KINDS}
     for key, entry in sorted(entries.items()):
         kind, number = parts_of(key)
         found[kind][number] = entry

@@ -240,7 +240,7 @@ class Answer(msgspec.Struct, tag=26):
         number: Number of the request.
         value: Plain data.
         error: The reason why it is refused; empty when it worked.
-        not_durable: It is refused since this hub keeps nothing beyond its end.
+        not_durable: It is refused since this hub has no journal.
     """
 
     number: int

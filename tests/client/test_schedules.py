@@ -124,7 +124,7 @@ def test_code_declares_and_meshes_that_are_open_are_told(processes: None, tmp_pa
 
 
 def test_what_this_hub_cannot_keep_is_refused_in_words(mesh: Mesh):
-    with pytest.raises(NotDurable, match="keeps nothing beyond its end: use catchup="):
+    with pytest.raises(NotDurable, match="has no journal: start it with --journal, or use catchup="):
         mesh.schedule("n", note, "x", when=Schedule(1, catchup="all"))
 
 

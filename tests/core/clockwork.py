@@ -14,7 +14,15 @@ class Clockwork:
     """A hub with a pool, a clock on the wall and schedules; a step of its own time never takes long."""
 
     def __init__(self, wall: float = WALL, **config: object) -> None:
-        self.rig = HubRig(stall=1e9, lease=1e9, silent_beats=1e9, **{"client_grace": 1e9, **config})
+        self.begin(**config)
+        self.join(wall)
+
+    def begin(self, **config: object) -> None:
+        """The hub starts."""
+        self.rig = HubRig(**{"stall": 1e9, "lease": 1e9, "silent_beats": 1e9, "client_grace": 1e9, **config})
+
+    def join(self, wall: float) -> None:
+        """The pool joins, at a time on the wall."""
         self.session = self.rig.join(slots=50_000)
         self.set(wall)
 
@@ -37,6 +45,7 @@ class Clockwork:
             self.rig.client(client)
         number = len(self.rig.told[client]) + 1
         self.rig.tell(ev.FromClient(client, m.PutSchedule(number, declaration)))
+        self.rig.write()
         return self.answer(number, client)[1]
 
     def answer(self, number: int, client: int = 1) -> tuple[object, str]:
@@ -49,6 +58,7 @@ class Clockwork:
         self.rig.client()
         number = 1000 + len(self.rig.told[1])
         self.rig.tell(ev.FromClient(1, m.Command(number, verb, target)))
+        self.rig.write()
         return self.answer(number)
 
     def go(self, seconds: float) -> None:
@@ -69,6 +79,7 @@ class Clockwork:
         self.rig.tell(ev.Tick())
         while self.rig.hub.schedules.deadline <= self.rig.now:
             self.rig.tell(ev.Tick())
+        self.rig.write()
 
     def finish(self) -> int:
         """All that runs ends well."""

@@ -263,8 +263,8 @@ class HubHost(Host[HubMachine]):
 
     def _fired(self, message: m.Tasks) -> None:
         """Plans the tasks that schedules have made, and notes the names of their ticks."""
-        house = self.machine.schedules.house
-        for run in message.runs if self.machine.schedules.house else ():
+        house = self.machine.state.house.client
+        for run in message.runs:
             for seq, payload in zip(run.seqs, run.payloads, strict=True) if run.client == house else ():
                 record = self.machine.state.ledger.tasks[house << SEQ_BITS | seq]
                 key = record.extra.key[1]

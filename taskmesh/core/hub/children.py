@@ -4,7 +4,8 @@ A child of a task with `resume=True` has a key that names its parent, and a prom
 attempt of the parent finds them again: on their way by the key, as any second waiter does, or over, since the
 parent keeps their outcomes until its own end. At that end nobody asks for its children any more.
 
-They are lost with the hub: what a parent submits again at the next one runs again.
+They are lost with the hub: what a parent submits again at the next one runs again. Outcomes are not, if the
+journal has the parent.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.ledger import PORTION, Account, Ledger
 from taskmesh.core.hub.result_cache import Key, Outcome, would_come_again
 from taskmesh.core.hub.states import Links, State, TaskRecord
-from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.core.link import size_of, size_of_failure
+from taskmesh.wire.journal import CHILD, JournalChild
 from taskmesh.wire.runs import Failed
 
 
@@ -44,13 +47,17 @@ class Children:
         ledger: the records.
         client_bytes: bytes of outcomes that the hub may hold for one client.
         most_bytes: bytes that it may hold for all.
+        journal: where outcomes are written down, if there is one.
 
     Attributes:
         released: children whose parent has ended; they are to end as well, in portions.
     """
 
-    def __init__(self, ledger: Ledger, client_bytes: int, most_bytes: int) -> None:
+    def __init__(
+        self, ledger: Ledger, client_bytes: int, most_bytes: int, journal: Journal | None = None
+    ) -> None:
         self._ledger = ledger
+        self._journal = journal
         self._client_bytes = client_bytes
         self._most_bytes = most_bytes
         self.released: deque[TaskRecord] = deque()
@@ -102,6 +109,7 @@ class Children:
             kept = self._keep(owner, outcome) if outcome is not None and extra.is_child else None
             if kept is not None:
                 children[extra.key] = kept
+                self._write(owner, extra.key, kept.outcome)
             else:
                 children.pop(extra.key, None)
         extra.parents = None
@@ -117,12 +125,45 @@ class Children:
         self._ledger.hold(kept.account, kept.size)
         return kept
 
+    def _write(self, owner: TaskRecord, key: Key, outcome: Outcome) -> None:
+        """Have an outcome written, if another hub will have the parent."""
+        parent = owner.id >> SEQ_BITS, owner.id & SEQ_MASK
+        if self._journal is not None and self._journal.has(*parent):
+            done, failed = (None, outcome) if isinstance(outcome, Failed) else (outcome, None)
+            entry = JournalChild(parent, *key, done, failed)
+            self._journal.put_named(CHILD, (text_of(owner.id), *key), entry)
+
+    def rewrite(self) -> None:
+        """Have all outcomes written again."""
+        for owner in self._ledger.tasks.values():
+            links = owner.links
+            for key, kept in (links.children or {}).items() if links is not None else ():
+                if kept is not None:
+                    self._write(owner, key, kept.outcome)
+
+    def restore(self, entries: Iterable[JournalChild]) -> None:
+        """Take in the outcomes of a journal, whose parents have been entered."""
+        for entry in entries:
+            parent, key = entry.parent[0] << SEQ_BITS | entry.parent[1], (entry.name, entry.key)
+            owner, outcome = self._ledger.tasks.get(parent), entry.done or entry.failed
+            kept = self._keep(owner, outcome) if owner is not None and outcome is not None else None
+            if owner is None or kept is None:
+                self._drop(parent, key)
+                continue
+            links = owner.link()
+            links.children = {**(links.children or {}), key: kept}
+
+    def _drop(self, parent: int, key: Key) -> None:
+        if self._journal is not None:
+            self._journal.put_named(CHILD, (text_of(parent), *key), None)
+
     def over(self, parent: TaskRecord, links: Links) -> None:
         """A record is about to be dropped: nobody asks for its children any more."""
         children, links.children = links.children, None
         for key, kept in children.items() if children else ():
             if kept is not None:
                 self._ledger.hold(kept.account, -kept.size)
+                self._drop(parent.id, key)
                 continue
             child = self._ledger.by_key(*key)
             if child is not None:

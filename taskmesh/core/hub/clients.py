@@ -83,7 +83,7 @@ class Clients:
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Open the session of a client whose tasks a journal has; it may come back."""
-        if chunk.client in self._hub.clients:
+        if chunk.client in self._hub.clients or chunk.client == self._hub.house.client:
             return
         session = self._open(chunk.client, chunk.user, chunk.name, now)
         session.name, session.credit = chunk.name, 1
@@ -200,7 +200,7 @@ class Clients:
     def orphans(self) -> int:
         """Tasks on their way whose clients have left; they are lost should this hub end."""
         here = {client for client, session in self._hub.clients.items() if session.present or session.linked}
-        here.add(self._schedules.house)
+        here.add(self._hub.house.client)
         accounts = self._ledger.accounts
         return sum(accounts[client].tasks for client in accounts.keys() - here)
 

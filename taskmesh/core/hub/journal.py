@@ -15,19 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 
 from msgspec.structs import replace
 
+from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.journal import (
     CHUNK,
     ENDS,
-    KEPT,
     OUTCOME,
     SPEC,
     VALUE,
     Ends,
-    Entry,
     JournalChunk,
-    JournalKept,
     JournalOutcome,
     key_of,
 )
@@ -134,21 +132,11 @@ class ClientBook:
             del self.strays[seq]
 
 
-class Journal:
-    """The book of one hub.
-
-    Attributes:
-        changes: entries to be written, None for those that are to go, by key.
-        number: of the last changes that were handed on to be written.
-        is_whole: the changes are all that the journal is to have.
-        is_full: more waits to be written than may.
-    """
+class Journal(JournalEntries):
+    """The book of one hub: of what is written of tasks."""
 
     def __init__(self) -> None:
-        self.changes: dict[str, Entry | None] = {}
-        self.number = 0
-        self.is_whole = False
-        self.is_full = False
+        super().__init__()
         self._next = 1
         self._clients: dict[int, ClientBook] = {}
         self._specs: dict[int, Spec] = {}
@@ -159,18 +147,6 @@ class Journal:
         """Return the number of chunks."""
         strays = {chunk.number for book in self._clients.values() for chunk in book.strays.values()}
         return len(strays) + sum(len(book.chunks) for book in self._clients.values())
-
-    @property
-    def upcoming(self) -> int:
-        """The number that the changes will have."""
-        return self.number + 1
-
-    def take(self) -> tuple[int, dict[str, Entry | None], bool]:
-        """Take the changes, to be written under the next number, and whether they are all there is."""
-        changes, self.changes = self.changes, {}
-        is_whole, self.is_whole = self.is_whole, False
-        self.number += 1
-        return self.number, changes, is_whole
 
     def rewrite(self) -> None:
         """The journal has lost what was written: have all of it written again."""
@@ -308,9 +284,10 @@ class Journal:
             book.outcomes[seq] = outcome
             self.changes[_task_key(OUTCOME, client, seq)] = outcome
 
-    def keep(self, number: int, entry: JournalKept | None) -> None:
-        """Write down an outcome that is kept, or have it go."""
-        self.changes[key_of(KEPT, number)] = entry
+    def has(self, client: int, seq: int) -> bool:
+        """Return True if a task is written down and not over."""
+        book = self._clients.get(client)
+        return book is not None and book.find(seq) is not None
 
     def given_up(self, client: int, seq: int) -> None:
         """A task was cancelled, and its client does not wait to hear of it."""

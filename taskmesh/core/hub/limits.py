@@ -98,6 +98,11 @@ class Window:
         log.insert(place, [begun, 1])
         self.count += 1
 
+    @property
+    def starts(self) -> list[tuple[float, int]]:
+        """Times, and how many starts count then."""
+        return [(when, int(count)) for when, count in self._log if count]
+
     def pass_to(self, now: float) -> None:
         """Forget the starts that have left the window."""
         log, seconds = self._log, self.seconds
@@ -251,6 +256,7 @@ class Limits:
         self.recovers = lease > 0
         self.listed: dict[int, tuple[tuple[str, str], ...]] = {}
         self.now = started
+        self.started: set[tuple[str, str]] | None = None
         self._started, self._lease = started, lease
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, LimitCounter]] = []
@@ -329,7 +335,7 @@ class Limits:
         for counter in counters:
             counter.lineups -= 1
             counter.waiting.pop(lineup, None)
-            self._release(counter)
+            self.release(counter)
 
     def full(self, counters: Iterable[LimitCounter]) -> LimitCounter | None:
         """Return the first of some counters that lets no task go now."""
@@ -351,7 +357,10 @@ class Limits:
     def start(self, record: TaskRecord) -> None:
         """A task with limits is pushed: it takes all its permits."""
         for rule in record.spec.spec.limits:
-            self.counter(rule, record.part or "").start(record.id, self.now)
+            counter = self.counter(rule, record.part or "")
+            counter.start(record.id, self.now)
+            if self.started is not None and rule.window:
+                self.started.add(counter.key)
 
     def adopt(self, record: TaskRecord) -> None:
         """A pool has a task with limits that it was not sent here: it runs, and its start was counted."""
@@ -372,7 +381,7 @@ class Limits:
                 started = counter.end(record.id, unstarted=cause is Cause.RETURN)
                 if started and took is not None and counter.window is not None:
                     self._ended.append((counter.window, started, took))
-                self._release(counter)
+                self.release(counter)
 
     # --- tasks of an earlier hub --------------------------------------------------------------------------
 
@@ -393,7 +402,7 @@ class Limits:
             counter = self.counters.get(key)
             if counter is not None:
                 counter.end(task, unstarted=False)
-                self._release(counter)
+                self.release(counter)
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -428,15 +437,17 @@ class Limits:
             _, _, counter = heapq.heappop(self._idle)
             counter.is_parting = False
             if counter.is_idle and self.counters.get(counter.key) is counter:
-                self._release(counter)
+                self.release(counter)
 
-    def _release(self, counter: LimitCounter) -> None:
+    def release(self, counter: LimitCounter) -> None:
         """Forget a counter that nothing asks, now or when its window is empty."""
         if not counter.is_idle:
             return
         empty_at = counter.window.empty_at if counter.window is not None else 0.0
         if empty_at <= self.now:
             self.counters.pop(counter.key, None)
+            if self.started is not None and counter.window is not None:
+                self.started.add(counter.key)
         elif not counter.is_parting:
             counter.is_parting = True
             heapq.heappush(self._idle, (empty_at, next(self._numbers), counter))

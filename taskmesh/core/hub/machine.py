@@ -13,9 +13,8 @@ from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.invariants import check_hub
-from taskmesh.core.hub.journal import Journal
+from taskmesh.core.hub.journal_events import JournalEvents
 from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.schedules import NO_CATCHUP, Schedules
@@ -25,11 +24,9 @@ from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
-from taskmesh.core.ids import client_of, seq_of
 from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import CHUNK, ENDS, KEPT, OUTCOME, SPEC, VALUE, Entry, JournalOutcome, by_kind
-from taskmesh.wire.runs import Progress, Value
+from taskmesh.wire.runs import Progress
 
 Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
 MOST_SPECS = 999
@@ -76,6 +73,16 @@ class HubMachine:
             clients=self.clients,
             schedules=self.schedules,
         )
+        self.journal: JournalEvents | None = None
+        if state.journal is not None:
+            self.journal = JournalEvents(
+                state,
+                state.journal,
+                self.submissions,
+                clients=self.clients,
+                schedules=self.schedules,
+                views=self.views,
+            )
         self._sweep_at = now
 
     # --- the machine contract -----------------------------------------------------------------------------
@@ -108,7 +115,8 @@ class HubMachine:
             case ev.Restored() | ev.StoreTold():
                 self._on_store(event)
             case ev.JournalRead() | ev.JournalWritten() | ev.JournalTold():
-                self._on_journal(event, now)
+                if self.journal is not None:
+                    self.journal.on_event(event, now)
             case ev.OverRate():
                 self._on_over_rate(event, now)
             case ev.Revoked(users=users):
@@ -340,7 +348,7 @@ class HubMachine:
             case m.Command():
                 answer = self.views.obey(request, now)
             case m.Fulfil():
-                self.promises.on_fulfil(client, request, now)
+                answer = self.promises.on_fulfil(client, request, now)
             case m.PutSchedule(number=number, declaration=declaration):
                 reason = self.schedules.declare(declaration, client, user)
                 answer = m.Answer(number, None, reason, not_durable=reason == NO_CATCHUP)
@@ -348,8 +356,12 @@ class HubMachine:
                 answer = m.Answer(number, self.schedules.remove(name, "a program asked for it"))
             case _:
                 assert_never(request)
-        if answer is not None and answer.number:
+        if answer is None or not answer.number:
+            return
+        if self.journal is None or isinstance(request, m.Query):
             self.state.send(client, answer)
+        else:
+            self.journal.answer(client, answer)
 
     def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
         """A client waits: tell it what is accepted; or to say hello, if it waits for an earlier hub."""
@@ -392,55 +404,6 @@ class HubMachine:
         for kind, fields in event.news:
             self.state.log(kind, fields)
 
-    # --- the journal --------------------------------------------------------------------------------------
-
-    def _on_journal(self, event: ev.JournalRead | ev.JournalWritten | ev.JournalTold, now: float) -> None:
-        journal = self.state.journal
-        if journal is None:
-            return
-        match event:
-            case ev.JournalWritten(number=number):
-                self.submissions.on_written(number)
-            case ev.JournalRead(entries=entries, wall=wall):
-                self.state.clock_offset = wall - now
-                self._restore(journal, entries, now)
-            case ev.JournalTold():
-                self.views.journal, journal.is_full = event.view, event.is_full
-                for kind, fields in event.news:
-                    self.state.log(kind, fields)
-                if event.is_lost:
-                    journal.rewrite()
-                    self.state.result_cache.rewrite(now, wall=self.state.wall)
-            case _:
-                assert_never(event)
-
-    def _restore(self, journal: Journal, entries: dict[str, Entry], now: float) -> None:
-        """Take up the tasks of the journal; their clients and pools may come back."""
-        found, specs = by_kind(entries), self.state.specs
-        values: dict[int, list[Value]] = {}
-        outcomes: dict[int, dict[int, JournalOutcome]] = {}
-        specs.update((number, SpecEntry(number, spec)) for number, spec in found[SPEC].items())
-        for number, kept in found[KEPT].items():
-            self.state.result_cache.read(number, kept, now, wall=self.state.wall)
-        for number, value in found[VALUE].items():
-            values.setdefault(client_of(number), []).append(value)
-        for number, outcome in found[OUTCOME].items():
-            outcomes.setdefault(client_of(number), {})[seq_of(number)] = outcome
-        left = [
-            journal.restore(number, chunk, found[ENDS].get(number), specs)
-            for number, chunk in found[CHUNK].items()
-        ]
-        for client, some in values.items():
-            self.state.dependencies.bring(client, journal.restore_values(client, some))
-        restored = [chunk for chunk in left if chunk is not None]
-        for chunk in restored:
-            self.clients.restore(chunk, now)
-        for client, waiting in outcomes.items():
-            self.submissions.restore_outcomes(journal, client, waiting)
-        for chunk in restored:
-            self.submissions.restore(chunk, now)
-        self.state.dependencies.drop_unused()
-
     # --- time ---------------------------------------------------------------------------------------------
 
     def _extend(self, gap: float) -> None:
@@ -472,8 +435,8 @@ class HubMachine:
             self.schedules.look()
         self.state.unclaimed.sweep(now)
         self.attachments.sweep()
-        if self.state.journal is not None:
-            self.state.journal.sweep()
+        if self.journal is not None:
+            self.journal.sweep()
         self._forget_specs()
         self.state.result_cache.sweep(now)
 

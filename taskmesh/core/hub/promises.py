@@ -22,7 +22,7 @@ class Promises:
         self._hub = hub
         self._collector = collector
 
-    def on_fulfil(self, client: int, fulfil: m.Fulfil, now: float) -> None:
+    def on_fulfil(self, client: int, fulfil: m.Fulfil, now: float) -> m.Answer:
         """End the promise of a key, or keep its outcome for whoever asks; answer whether this came first."""
         key = (PROMISE_NAME, fulfil.key)
         first = self._hub.result_cache.find(key, now) is None
@@ -35,7 +35,7 @@ class Promises:
                     self._collector.fulfilled(record, outcome)
                 else:
                     self._collector.end(record, Cause.FAIL, outcome)
-        self._hub.send(client, m.Answer(fulfil.number, first))
+        return m.Answer(fulfil.number, first)
 
     def _outcome(self, client: int, fulfil: m.Fulfil) -> DoneRun | Failed:
         """Return the outcome as a task's: of an attempt in the client that fulfils the promise."""

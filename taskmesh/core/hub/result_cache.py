@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from taskmesh.core.hub.journal import Journal
+from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import size_of, size_of_failure
-from taskmesh.wire.journal import JournalKept
+from taskmesh.wire.journal import KEPT, JournalKept
 from taskmesh.wire.runs import DoneRun, Failed, Kept
 
 KEPT_BYTES: Final = 256 << 20
@@ -78,7 +78,7 @@ class ResultCache:
     """
 
     def __init__(
-        self, limit: int = KEPT_BYTES, *, stored: bool = False, journal: Journal | None = None
+        self, limit: int = KEPT_BYTES, *, stored: bool = False, journal: JournalEntries | None = None
     ) -> None:
         self.size = 0
         self.evicted = 0
@@ -220,11 +220,11 @@ class ResultCache:
 
     def _write(self, cached: CachedOutcome, until: float) -> None:
         if self._journal is not None:
-            self._journal.keep(cached.number, cached.entry(until))
+            self._journal.put(KEPT, cached.number, cached.entry(until))
 
     def _drop(self, number: int) -> None:
         if self._journal is not None:
-            self._journal.keep(number, None)
+            self._journal.put(KEPT, number, None)
 
 
 def _answers(outcome: Outcome) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.hub.ticks import Ticks, text_of_tick
 from taskmesh.core.ids import text_of
+from taskmesh.wire.journal import JournalCursor, JournalSchedule
 from taskmesh.wire.schedules import Declaration
 
 MOST_SPANS = 1_000
@@ -90,6 +92,24 @@ class ScheduleRecord:
                 self.counts[record.state.name.lower()] += 1
         return self.living
 
+    def written(self) -> JournalSchedule:
+        """Return its entry in a journal."""
+        return JournalSchedule(self.declaration, self.user, self.paused)
+
+    def cursor_entry(self) -> JournalCursor:
+        """Return the entry of how far it is."""
+        high = None if math.isinf(self.high) else self.high
+        return JournalCursor(self.cursor, high, self.rewinds, dict(self.counts), self.spans.pairs)
+
+    def restore(self, entry: JournalSchedule, cursor: JournalCursor | None) -> None:
+        """Go on where an earlier hub was."""
+        self.user, self.paused = entry.user, entry.paused
+        if cursor is not None:
+            self.cursor, self.rewinds = cursor.cursor, cursor.rewinds
+            self.high = -math.inf if cursor.high is None else cursor.high
+            self.counts = Counter(cursor.counts)
+            self.spans = Spans(cursor.spans)
+
     @property
     def size(self) -> int:
         """The bytes that it takes, about."""
@@ -123,9 +143,15 @@ class Spans:
 
     __slots__ = ("_ends", "_starts")
 
-    def __init__(self) -> None:
-        self._starts: list[float] = []
-        self._ends: list[float] = []
+    def __init__(self, pairs: Iterable[tuple[float, float]] = ()) -> None:
+        spans = sorted(pairs)
+        self._starts = [start for start, _ in spans]
+        self._ends = [end for _, end in spans]
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """The first and the last tick of each span."""
+        return list(zip(self._starts, self._ends, strict=True))
 
     def __contains__(self, tick: float) -> bool:
         at = bisect_right(self._starts, tick) - 1

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
+from collections.abc import Mapping
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -19,8 +21,9 @@ from taskmesh.core.hub.schedule import ScheduleRecord, when_of
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.hub.ticks import MOST_COUNTED, BadTiming, Ticks, text_of_tick
-from taskmesh.core.ids import SEQ_MASK, house_of, text_of
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.core.specs import spec_number
+from taskmesh.wire.journal import CURSOR, SCHEDULE, JournalChunk, JournalCursor, JournalSchedule
 from taskmesh.wire.runs import DONE, FIRING, Run
 from taskmesh.wire.schedules import Declaration, with_tick
 
@@ -44,8 +47,8 @@ UNDECLARED = 3600.0
 LOOK_EVERY = 10.0
 """Seconds between two looks at who is there that declares schedules."""
 NO_CATCHUP = (
-    'catchup="all" promises firings for all the time that a hub was away, and this hub keeps nothing beyond '
-    'its end: use catchup="latest"'
+    'catchup="all" promises firings for all the time that a hub was away, and this hub has no journal: start '
+    'it with --journal, or use catchup="latest"'
 )
 
 
@@ -59,7 +62,6 @@ class Schedules:
     Attributes:
         deadline: the hub's time at which something is due; infinite if nothing is.
         look_at: the hub's time of the next look at who declares schedules.
-        house: the hub's own client, whose tasks firings are.
         records: the schedules by name.
     """
 
@@ -69,12 +71,11 @@ class Schedules:
         self._cancellations = cancellations
         self.deadline = math.inf
         self.look_at = math.inf
-        self.house = house_of(hub.config.epoch)
         self.records: dict[str, ScheduleRecord] = {}
         self._due: list[tuple[float, int, ScheduleRecord | TaskRecord]] = []
         self._limit = FEW
         self._count = 0
-        self._seq = 0
+        self._unwritten: deque[tuple[int, TaskRecord, float]] = deque()
         self._groups = 0
         self._size = 0
 
@@ -206,6 +207,7 @@ class Schedules:
             self._skipped(schedule, skipped)
         schedule.high = max(schedule.high, schedule.cursor)
         schedule.fired_at = self._hub.now
+        self._put_cursor(schedule)
         self._plan(schedule)
 
     def _missed(self, schedule: ScheduleRecord, since: float, count: int) -> None:
@@ -277,24 +279,103 @@ class Schedules:
             return None
         key = f"{declaration.name}@{text_of_tick(tick)}{mark}"
         entry = hub.specs.setdefault(schedule.entry.number, schedule.entry)
-        self._seq += 1
         jitter = declaration.timing.jitter
-        delay = jitter * crc32(key.encode()) / (1 << 32) if jitter > 0 else 0.0
-        run = Run(entry.number, schedule.group, [self._seq], [with_tick(tick, declaration.payload)], key)
+        payload = with_tick(tick, declaration.payload)
+        run = Run(entry.number, schedule.group, [hub.house.draw()], [payload], key)
         run.part = declaration.part
-        [record] = ledger.accept(self.house, entry, run, hub.now, fresh=True)
+        run.delay = jitter * crc32(key.encode()) / (1 << 32) if jitter > 0 else 0.0
+        if previous is not None:
+            run.after, run.when = [[previous.id & SEQ_MASK]], DONE
+        [record] = ledger.accept(hub.house.client, entry, run, hub.now, fresh=True)
         schedule.living.append(record)
         schedule.counts["fired"] += 1
+        is_durable = hub.journal is not None and declaration.spec.durable is not False
         if previous is not None:
-            hub.dependencies.enter(record, [], [previous.id & SEQ_MASK], DONE)
+            hub.dependencies.enter(record, [], run.after[0], DONE)
             ledger.move(record, Cause.AWAIT)
-        elif delay:
+        elif run.delay or is_durable:
             ledger.move(record, Cause.DELAY)
         else:
             ledger.enqueue([record])
-        if delay:
-            ledger.wait(record, hub.now + delay)
+        if is_durable:
+            self._write_down(schedule, record, run)
+        elif run.delay:
+            ledger.wait(record, hub.now + run.delay)
         return record
+
+    # --- the journal --------------------------------------------------------------------------------------
+
+    def _write_down(self, schedule: ScheduleRecord, record: TaskRecord, run: Run) -> None:
+        """Have the task of a firing written; it does not start before.
+
+        It is written together with the cursor: another hub fires neither the tick again, nor passes it over.
+        """
+        journal, spec = self._hub.journal, schedule.declaration.spec
+        if journal is None:
+            return
+        if spec.acks == "late":
+            wall = self._hub.wall
+            chunk = JournalChunk(self._hub.house.client, schedule.user, schedule.name, wall, [run])
+            journal.accept(chunk, self._hub.specs, ())
+        self._ledger.wait(record, math.inf, self._hub.wall)
+        self._unwritten.append((journal.upcoming, record, run.delay))
+
+    def on_written(self, number: int) -> None:
+        """The journal has the changes up to a number: their firings may start."""
+        ready: list[TaskRecord] = []
+        while self._unwritten and self._unwritten[0][0] <= number:
+            _, record, delay = self._unwritten.popleft()
+            if record.state is not State.WAITING:
+                continue
+            record.time_has_come()
+            if delay:
+                self._ledger.wait(record, self._hub.now + delay)
+            elif not record.is_held_back(self._hub.now):
+                self._ledger.move(record, Cause.DUE)
+                ready.append(record)
+        for record in reversed(ready):  # each goes to the front of its queue
+            self._ledger.requeue(record)
+
+    def _put(self, schedule: ScheduleRecord) -> None:
+        """Have a schedule written."""
+        journal = self._hub.journal
+        if journal is not None and schedule.declaration.spec.durable is not False:
+            journal.put_named(SCHEDULE, (schedule.name,), schedule.written())
+            journal.put_named(CURSOR, (schedule.name,), schedule.cursor_entry())
+
+    def _put_cursor(self, schedule: ScheduleRecord) -> None:
+        journal = self._hub.journal
+        if journal is not None and schedule.declaration.spec.durable is not False:
+            journal.put_named(CURSOR, (schedule.name,), schedule.cursor_entry())
+
+    def rewrite(self) -> None:
+        """Have all schedules written again."""
+        for schedule in self.records.values():
+            self._put(schedule)
+
+    def restore(self, entries: Mapping[int, JournalSchedule], cursors: Mapping[int, JournalCursor]) -> None:
+        """Take in the schedules of a journal, by the numbers of their entries."""
+        for number, entry in entries.items():
+            try:
+                schedule = self._add(entry.declaration)
+            except BadTiming as error:
+                text = f"the schedule {entry.declaration.name} of the journal is not kept: {error}"
+                self._hub.log("schedule.refused", {"schedule": entry.declaration.name, "text": text})
+                continue
+            schedule.restore(entry, cursors.get(number))
+            schedule.seen = self._hub.now
+            self._plan(schedule)
+            if not entry.declaration.stays:
+                self.look_at = min(self.look_at, self._hub.now + LOOK_EVERY)
+        self._renew()
+
+    def restored(self, chunk: JournalChunk) -> None:
+        """Take note of the firings in a chunk of the journal that has been entered."""
+        for run in chunk.runs:
+            record = self._ledger.tasks.get(chunk.client << SEQ_BITS | run.seqs[0])
+            schedule = self.records.get(run.key.rpartition("@")[0])
+            if record is not None and schedule is not None and record.spec.spec.kind == FIRING:
+                schedule.living.append(record)
 
     # --- declarations -------------------------------------------------------------------------------------
 
@@ -328,12 +409,13 @@ class Schedules:
         else:
             known.declarers.add(declarer)
             self.look_at = min(self.look_at, self._hub.now + LOOK_EVERY)
+        self._put(known)
         self._renew()
         return ""
 
     def _refusal(self, declaration: Declaration) -> str:
         config = self._hub.config
-        if declaration.timing.catchup == "all" and not config.durable:
+        if declaration.timing.catchup == "all" and not config.journaled:
             return NO_CATCHUP
         if declaration.spec.kind != FIRING or not declaration.name:
             return "it has no name, or its task is no firing"
@@ -402,6 +484,9 @@ class Schedules:
         if schedule is None:
             return False
         self._size -= schedule.size
+        if self._hub.journal is not None:
+            self._hub.journal.put_named(SCHEDULE, (name,), None)
+            self._hub.journal.put_named(CURSOR, (name,), None)
         self._hub.log("schedule.removed", {"schedule": name, "text": f"{name} was removed: {reason}"})
         return True
 
@@ -429,12 +514,14 @@ class Schedules:
         if schedule.paused and not paused:
             schedule.cursor = max(schedule.cursor, self._hub.wall)
         schedule.paused = paused
+        self._put(schedule)
         self._plan(schedule)
         self._renew()
 
     def run(self, schedule: ScheduleRecord) -> str:
         """Fire a schedule now, whatever its rules; return the task's id, empty if the hub is full."""
         record = self._submit(schedule, self._hub.wall, "#run")
+        self._put_cursor(schedule)
         return text_of(record.id) if record is not None else ""
 
     def backfill(self, schedule: ScheduleRecord, since: float, until: float) -> int:
@@ -451,6 +538,7 @@ class Schedules:
         for tick, before in wanted:
             self._submit(schedule, tick)
             schedule.spans.add(tick, before)
+        self._put_cursor(schedule)
         return len(wanted)
 
     def coming(self, schedule: ScheduleRecord, most: int) -> list[float]:

@@ -9,6 +9,7 @@ from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.journal import Journal
+from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.limits import Limits
@@ -16,9 +17,49 @@ from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.roster import Recovery
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.unclaimed import Unclaimed
+from taskmesh.core.ids import house_of
+from taskmesh.wire.journal import HOUSE, JournalHouse
 from taskmesh.wire.messages import ToClient, ToPool
 
 EVENTS_KEPT = 1000
+EPOCH_BITS = 20
+"""A hub with a journal numbers its own tasks from its epoch, this many bits to the left: those of the hubs
+before it, which go on under the same client, have lower numbers."""
+
+
+class House:
+    """The client that a hub is to itself, whose tasks are the firings of schedules.
+
+    Args:
+        epoch: the hub's epoch.
+        journal: the hub's journal, if it has one: the next hub is the same client then.
+
+    Attributes:
+        client: its id.
+    """
+
+    def __init__(self, epoch: int, journal: JournalEntries | None) -> None:
+        self.client: int = house_of(epoch)
+        self._journal = journal
+        self._is_known = False
+        self._seq = 0 if journal is None else epoch << EPOCH_BITS
+
+    def draw(self) -> int:
+        """Return the counter of the next task."""
+        self._seq += 1
+        if not self._is_known:
+            self._is_known = True
+            self.rewrite()
+        return self._seq
+
+    def restore(self, entry: JournalHouse) -> None:
+        """Be the client that the hub before was."""
+        self.client, self._is_known = entry.client, True
+
+    def rewrite(self) -> None:
+        """Have the client's id written, if it has had tasks."""
+        if self._journal is not None and self._is_known:
+            self._journal.put(HOUSE, 0, JournalHouse(self.client))
 
 
 class HubState:
@@ -37,6 +78,7 @@ class HubState:
         recovery: the wait for the pools of the hub before.
         result_cache: outcomes that are kept for whoever asks by a key or an id.
         journal: the tasks that are written down; None without a journal.
+        house: the hub's own client.
         unwritten: clients of whose Submits the journal has not all.
         clock_offset: the time on the wall less the hub's own; None before the shell has told it.
         acks_due: clients that are to hear how many of their Submits are in the ledger, and by when.
@@ -48,8 +90,10 @@ class HubState:
     def __init__(self, config: HubSettings, now: float) -> None:
         self.config = config
         self.now = now
-        self.ledger = Ledger(Limits(now, 0.0 if config.first else config.lease))
-        self.children = Children(self.ledger, config.client_max_bytes, config.max_bytes)
+        self.journal = Journal() if config.journaled else None
+        lease = 0.0 if config.first and self.journal is None else config.lease
+        self.ledger = Ledger(Limits(now, lease))
+        self.children = Children(self.ledger, config.client_max_bytes, config.max_bytes, self.journal)
         self.dependencies = Dependencies(
             self.ledger, self.children, config.client_max_bytes, config.max_bytes
         )
@@ -58,8 +102,8 @@ class HubState:
         self.lanes: dict[int, Lane] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
-        self.journal = Journal() if config.journaled else None
         self.result_cache = ResultCache(config.kept_bytes, stored=config.stored, journal=self.journal)
+        self.house = House(config.epoch, self.journal)
         self.unwritten: dict[int, ClientSession] = {}
         self.clock_offset: float | None = None
         self.acks_due: dict[int, float] = {}

@@ -358,8 +358,9 @@ class Submissions:
         over, or waits for pools as well.
         """
         dependencies, ledger = self._hub.dependencies, self._ledger
-        if records:  # a task of the same message may have ended, since a pool had its outcome already
-            self._missing_values(self._hub.clients[records[0].id >> SEQ_BITS], [run], [])
+        session = self._hub.clients.get(records[0].id >> SEQ_BITS) if records else None
+        if session is not None:  # a task of this message may have ended, since a pool had its outcome already
+            self._missing_values(session, [run], [])
         none: list[list[int]] = [[]] * len(run.seqs)
         edges = dict(zip(run.seqs, zip(run.needs or none, run.after or none, strict=True), strict=True))
         for record in records:

@@ -9,7 +9,7 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import Ends, JournalChunk
-from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, Run, Spec, Value
+from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, LimitRule, Run, Spec, Value
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 LEASE = 2.0
@@ -400,3 +400,101 @@ def test_a_hub_that_reads_what_it_wrote_writes_nothing_new():
     again.after(1.0)
     again.write()
     assert again.journal == before
+
+
+def submit_child(rig: HubRig, parent: int, seq: int, client: int) -> None:
+    """A slot's client submits a child of client 1's task."""
+    one = spec("child", on_client_loss="cancel")
+    run = Run(number_of(one), 0, [seq], [b"call"], "k", parent=(1, parent), is_child=True)
+    rig.tell(ev.FromClient(client, m.Submit(seq, [(number_of(one), one)], [run])))
+
+
+def test_the_outcomes_of_children_wait_for_another_attempt_of_their_parent_at_the_next_hub():
+    rig = hub()
+    rig.client()
+    rig.client(10)
+    pool = rig.join(slots=2)
+    (parent,) = rig.submit(one=spec("parent", resume=True))
+    submit_child(rig, parent, 1, client=10)
+    rig.report(pool, done=((10, 1, 1),))
+    rig.write()
+    assert "a" in kinds(rig)
+
+    second = after_death(rig)
+    pool = second.join(slots=2)
+    past_recovery(second, pool)
+    second.client(11)
+    submit_child(second, parent, 1, client=11)
+    assert second.outcomes(11) == {1: "done"}
+    run_all(second, pool)
+    second.after(1.0)
+    second.write()
+    assert "a" not in kinds(second), "the parent has ended"
+
+
+def test_the_starts_in_long_windows_count_at_the_next_hub():
+    one = spec(limits=(LimitRule("api", 5, 3600.0), LimitRule("often", 5, 1.0)))
+    rig = hub()
+    rig.client()
+    pool = rig.join(slots=8)
+    past_recovery(rig, pool)
+    rig.submit(count=4, one=one)
+    run_all(rig, pool)
+    past_recovery(rig, pool)
+    rig.write()
+    assert kinds(rig).count("w") == 1, "a short window is full for a lease anyway"
+
+    second = after_death(rig, wall=WALL + 600.0)
+    pool = second.join(slots=8)
+    second.client()
+    second.submit(count=8, one=one)
+    past_recovery(second, pool)
+    assert len(second.held[pool]) == 1
+
+
+def test_a_limit_that_an_operator_has_set_stays_set():
+    rig = hub()
+    rig.hub.state.ledger.limits.set_rule(LimitRule("api", 1, 60.0))
+    rig.hub.state.ledger.limits.set_rule(LimitRule("gpu", 1))
+    rig.hub.state.ledger.limits.unset_rule("gpu")
+    rig.after(1.0)
+    rig.write()
+
+    assert after_death(rig).hub.state.ledger.limits.fixed == {"api": LimitRule("api", 1, 60.0)}
+
+
+def test_a_kept_outcome_answers_at_the_next_hub_for_as_long_as_it_says():
+    rig = hub()
+    rig.client()
+    pool = rig.join()
+    (seq,) = rig.submit(one=spec(keep=60.0, detach=True), key="k")
+    run_all(rig, pool)
+    rig.after(0.5)
+    rig.write()
+    assert kinds(rig) == "k", "it takes the place of the task"
+
+    second = after_death(rig, wall=WALL + 30.0)
+    assert attached(second, seq) == "done"
+    second.client(3)
+    second.submit(3, one=spec(keep=60.0, detach=True), key="k")
+    assert list(second.outcomes(3).values()) == ["done"]
+    assert len(after_death(rig, wall=WALL + 61.0).hub.state.result_cache) == 0
+
+
+def test_a_client_that_comes_back_is_answered_with_what_is_kept():
+    rig = hub()
+    rig.client()
+    pool = rig.join()
+    (seq,) = rig.submit(one=spec(keep=60.0))
+    rig.write()
+    run_all(rig, pool)
+    rig.after(0.5)
+    rig.write()
+
+    second = after_death(rig)
+    second.client()
+    run = Run(number_of(spec(keep=60.0)), 0, [seq], [b"x" * 8], again=True)
+    second.tell(ev.FromClient(1, m.Submit(1, [(number_of(spec(keep=60.0)), spec(keep=60.0))], [run])))
+    assert second.outcomes(1) == {seq: "done"}
+    second.write()
+    assert kinds(second) == "k"

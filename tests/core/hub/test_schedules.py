@@ -44,7 +44,7 @@ def test_the_house_keeps_nothing_of_firings_that_have_ended():
     assert world.view()["fired"] == 50
     assert not ledger.tasks
     assert ledger.accepted == ledger.finished
-    house = ledger.accounts.get(world.rig.hub.schedules.house)
+    house = ledger.accounts.get(world.rig.hub.state.house.client)
     assert house is None or house.finished.pieces <= 1
     assert world.rig.hub.clients.orphans == 0
 
@@ -125,7 +125,7 @@ def expected(overlap: str, catchup: str, down: int) -> tuple[int, int, int]:
 @pytest.mark.parametrize("catchup", ["latest", "none", "all"])
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow", "replace"])
 def test_w21(overlap, catchup, down):
-    world = Clockwork(WALL + 30.0, durable=True)
+    world = Clockwork(WALL + 30.0, journaled=True)
     world.put(period=60.0, overlap=overlap, catchup=catchup)
     world.stand_still(down * 60.0)
     view = world.view()
@@ -136,7 +136,7 @@ def test_w21(overlap, catchup, down):
 
 
 def test_w21_cron_lines_count_the_same():
-    world = Clockwork(WALL + 30.0, durable=True)
+    world = Clockwork(WALL + 30.0, journaled=True)
     world.put(cron="* * * * *", overlap="allow", catchup="all")
     world.stand_still(5_000 * 60.0)
 
@@ -145,7 +145,7 @@ def test_w21_cron_lines_count_the_same():
 
 
 def test_a_window_bounds_what_is_made_up_for():
-    world = Clockwork(WALL + 30.0, durable=True)
+    world = Clockwork(WALL + 30.0, journaled=True)
     world.put(period=60.0, overlap="allow", catchup="all", window=125.0)
     world.put("latest", period=HOUR, window=60.0)
     world.stand_still(600.0 + HOUR)
@@ -157,7 +157,7 @@ def test_a_window_bounds_what_is_made_up_for():
 def test_a_hub_in_memory_refuses_to_make_up_for_all():
     world = Clockwork()
 
-    assert "keeps nothing beyond its end" in world.put(period=60.0, catchup="all")
+    assert "has no journal" in world.put(period=60.0, catchup="all")
     assert not world.rig.hub.schedules.records
 
 
@@ -507,7 +507,7 @@ def step(world: Clockwork, chance: random.Random) -> None:
 def test_no_tick_has_its_name_twice_whatever_happens(seed):
     """3.9: and the hub's books agree after each step, which the rig looks at."""
     chance = random.Random(seed)
-    world = Clockwork(WALL - 150 * 24 * HOUR * chance.random(), durable=True)
+    world = Clockwork(WALL - 150 * 24 * HOUR * chance.random(), journaled=True)
     accept, names = world.rig.hub.state.ledger.accept, Counter()
 
     def spied(client, entry, run, now, *, fresh):
