@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import drain, health, keys, limits, operation, programs, schedule, submission, views
+from taskmesh.cli import drain, health, keys, limits, operation, programs, schedule, store, submission, views
 from taskmesh.cli.exits import EPILOG, EXIT_CODES
 
 app = typer.Typer(
@@ -63,3 +63,4 @@ for _name, _command in schedule.COMMANDS.items():
 app.add_typer(schedule.schedule)
 app.add_typer(keys.keys)
 app.add_typer(limits.limits)
+app.add_typer(store.store)

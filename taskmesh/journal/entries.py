@@ -50,11 +50,17 @@ def decode(key: str, data: bytes) -> Entry:
     try:
         kind, _ = parts_of(key)
         entry: Entry = _DECODERS[kind].decode(data)
-    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+        _restore_payloads(entry)
+    except (ValueError, LookupError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"the journal has an entry that this version of taskmesh cannot read ({key}: {error}): "
             "start the version that wrote it, and let it finish its tasks"
         ) from None
+    return entry
+
+
+def _restore_payloads(entry: Entry) -> None:
+    """Make Blobs of the payloads that were some."""
     if isinstance(entry, JournalChunk):
         for run in entry.runs:
             run.payloads = [_payload(payload) for payload in run.payloads]
@@ -65,7 +71,6 @@ def decode(key: str, data: bytes) -> Entry:
         entry.declaration = msgspec.structs.replace(declaration, payload=_payload(declaration.payload))
     elif isinstance(entry, JournalChild | JournalKept | JournalOutcome) and entry.done is not None:
         entry.done.payloads = [_payload(payload) for payload in entry.done.payloads]
-    return entry
 
 
 def _payload(payload: object) -> object:

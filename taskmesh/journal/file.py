@@ -312,6 +312,7 @@ class FileJournal:
             (unused,) = database.execute("PRAGMA freelist_count").fetchone()
             (pages,) = database.execute("PRAGMA page_count").fetchone()
             epoch, number = database.execute("SELECT epoch, number FROM state").fetchone()
+            disk_bytes = self._path.stat().st_size + os.fstat(self._log).st_size
         survives = (
             "a loss of power"
             if self._strict
@@ -322,6 +323,7 @@ class FileJournal:
             "entries": entries,
             "bytes": (pages - unused) * PAGE,
             "unused_bytes": unused * PAGE,
+            "disk_bytes": disk_bytes,
             "epoch": epoch,
             "number": number,
             "survives": survives,

@@ -171,11 +171,14 @@ class JournalStore(Protocol):
         ...
 
     def status(self) -> dict[str, object]:
-        """Return plain data: `where`, `entries`, `bytes`, and in words what they survive, `survives`."""
+        """Return plain data: `where`, `entries`, `bytes`, in words what they survive, `survives`, and more.
+
+        `disk_bytes` is what the journal takes of a disk, with what was dropped and not compacted yet.
+        """
         ...
 
     def compact(self) -> None:
-        """Give back the space of what was dropped."""
+        """Give back the disk space of what was dropped; that may take long, others are served meanwhile."""
         ...
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -54,6 +55,8 @@ OLDEST: Final = 7
 LARGE: Final = 16 << 10
 SCAN: Final = 500
 """Entries that are read in one step."""
+LOOK: Final = 0.05
+"""Seconds between looks at an append-only file that is being written anew."""
 MOST_BYTES: Final = 500 << 20
 """The most that a transaction may have: Redis takes 512 MB in a value, and 1 GB in a command."""
 COMMANDS = (
@@ -381,11 +384,13 @@ class RedisJournal:
         with self._told():
             epoch, _, number = self._state()
             entries = self._client.hlen(_ENTRIES)
+            disk_bytes = self._client.info("persistence").get("aof_current_size", 0)
             sizes = [self._client.memory_usage(key, samples=100) or 0 for key in (_ENTRIES, _LARGE)]
         return {
             "where": self._shown,
             "entries": entries,
             "bytes": sum(sizes),
+            "disk_bytes": disk_bytes,
             "epoch": epoch,
             "number": number,
             "survives": "a loss of power"
@@ -394,7 +399,7 @@ class RedisJournal:
         }
 
     def compact(self) -> None:
-        """Have the append-only file written anew, in the background."""
+        """Have Redis write its append-only file anew, which it does beside its work, and wait for that."""
         self._attach()
         with self._told():
             try:
@@ -402,6 +407,14 @@ class RedisJournal:
             except ResponseError as error:
                 if "in progress" not in str(error):
                     raise
+            found = self._client.info("persistence")
+            while found.get("aof_rewrite_in_progress") or found.get("aof_rewrite_scheduled"):
+                threading.Event().wait(LOOK)
+                found = self._client.info("persistence")
+        if found.get("aof_last_bgrewrite_status") != "ok":
+            raise JournalUnavailable(
+                f"{self._shown} could not write its append-only file anew: look after its disk and memory"
+            )
 
     # --- scripts and failures -----------------------------------------------------------------------------
 

@@ -176,6 +176,7 @@ class Contract:
 
         assert status["entries"] == 2
         assert int(str(status["bytes"])) >= 1000
+        assert int(str(status["disk_bytes"])) >= 1000
         assert status["where"]
         assert status["survives"]
         assert len(entries(other)) == 2

@@ -1,5 +1,6 @@
 """Entries of a journal as bytes and back."""
 
+import msgspec
 import pytest
 
 from taskmesh.errors import ConfigError
@@ -18,6 +19,7 @@ from taskmesh.wire.journal import (
 )
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
 
+TORN = ("v/1", msgspec.msgpack.encode([1, msgspec.msgpack.Ext(1, b"no layout"), "f", 2]))
 RUN = Run(7, 1, [1, 2], [b"one", b"two"], needs=[[5], [6]], delay=2.5)
 
 
@@ -48,7 +50,7 @@ def test_a_payload_in_parts_is_read_in_its_parts():
 
 
 @pytest.mark.parametrize(
-    ("key", "data"), [("x/1", b""), ("c", b""), ("c/g", b""), ("c/1", b"\xc1"), ("e/1", b"\x01")]
+    ("key", "data"), [("x/1", b""), ("c", b""), ("c/g", b""), ("c/1", b"\xc1"), ("e/1", b"\x01"), TORN]
 )
 def test_what_cannot_be_read_is_refused_with_the_cure(key, data):
     with pytest.raises(ConfigError, match="start the version that wrote it"):

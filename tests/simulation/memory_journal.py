@@ -156,7 +156,8 @@ class MemoryJournal:
         disk = self._disk
         size = sum(len(key) + len(value) for key, value in disk.entries.items())
         survives = "a loss of power" if self._strict else "the end of the hub"
-        return {"where": "memory", "entries": len(disk.entries), "bytes": size, "survives": survives}
+        found = {"where": "memory", "entries": len(disk.entries), "survives": survives}
+        return {**found, "bytes": size, "disk_bytes": size}
 
     def compact(self) -> None:
         """Nothing is left over in memory."""
