@@ -18,7 +18,20 @@ from taskmesh.errors import ConfigError, TaskMeshError
 if TYPE_CHECKING:
     from taskmesh.journal.port import JournalStore
 
-WORDS = {"c": "chunks", "e": "ends", "k": "kept", "o": "outcomes", "s": "specs", "v": "values"}
+WORDS = {
+    "a": "children",
+    "c": "chunks",
+    "d": "cursors",
+    "e": "ends",
+    "h": "house",
+    "k": "kept",
+    "l": "limits",
+    "o": "outcomes",
+    "p": "schedules",
+    "s": "specs",
+    "v": "values",
+    "w": "windows",
+}
 """The kinds of entries in words, by the letters that their keys begin with."""
 Strict = Annotated[
     bool, typer.Option("--strict", help="The hub has this, too: it decides what a file survives.")
