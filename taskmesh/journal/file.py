@@ -17,6 +17,8 @@ import secrets
 import sqlite3
 import stat
 import tempfile
+import threading
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -330,10 +332,15 @@ class FileJournal:
         }
 
     def compact(self) -> None:
-        """Move the log into the file, and cut off what nothing uses."""
+        """Cut off what nothing uses, in steps between which a hub can write; move the log into the file."""
         with self._told():
             database = self._attach()
-            database.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
+            (unused,) = database.execute("PRAGMA freelist_count").fetchone()
+            for _ in range(0, unused, SHRINK_PAGES):
+                begun = time.monotonic()
+                database.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
+                threading.Event().wait(time.monotonic() - begun)
+            database.executescript("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # --- transactions and failures ------------------------------------------------------------------------
 
