@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import drain, health, keys, limits, operation, programs, schedule, store, submission, views
+from taskmesh.cli import (
+    dead,
+    drain,
+    health,
+    keys,
+    limits,
+    operation,
+    programs,
+    schedule,
+    store,
+    submission,
+    views,
+)
 from taskmesh.cli.exits import EPILOG, EXIT_CODES
 
 app = typer.Typer(
@@ -64,3 +76,4 @@ app.add_typer(schedule.schedule)
 app.add_typer(keys.keys)
 app.add_typer(limits.limits)
 app.add_typer(store.store)
+app.add_typer(dead.dead)

@@ -13,6 +13,7 @@ from taskmesh.wire.journal import (
     JournalChild,
     JournalChunk,
     JournalKept,
+    JournalLetter,
     JournalOutcome,
     JournalSchedule,
     parts_of,
@@ -64,6 +65,11 @@ def _restore_payloads(entry: Entry) -> None:
     if isinstance(entry, JournalChunk):
         for run in entry.runs:
             run.payloads = [_payload(payload) for payload in run.payloads]
+    elif isinstance(entry, JournalLetter):
+        for task in (entry.task, *entry.blocked):
+            task.run.payloads = [_payload(payload) for payload in task.run.payloads]
+        for value in entry.values:
+            value.payload = _payload(value.payload)
     elif isinstance(entry, Value):
         entry.payload = _payload(entry.payload)
     elif isinstance(entry, JournalSchedule):

@@ -178,6 +178,11 @@ class Console:
         self._tails.discard(tail)
         self._selector.remove(*tail.pipes)
 
+    def catch_up(self, tail: OutputTail) -> None:
+        """Read what a slot has printed until now, unless that has to wait."""
+        for fd in tail.pipes if not self._held else ():
+            self._pass_on(tail, fd, at_most=4)
+
     def relieve(self) -> None:
         """Read on, if it had been stopped and there is room again."""
         if self._held and self._tee is not None and not self._tee.full:

@@ -29,6 +29,8 @@ from taskmesh.wire.slot_messages import SlotTasks
 SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
 
 _KILLED: Final = -9
+_OUTPUT = 4096
+"""Characters of its last output that a failure has."""
 _RETRY: Final = 0.05
 """Seconds until a look whether there is a descriptor now for a large argument."""
 _IDLE_LOOK: Final = 1.0
@@ -314,9 +316,22 @@ class SlotSupervisor:
         try:
             self._selector.poll(timeout)
             while self._queue:
-                self._on_event(self._queue.popleft())
+                event = self._queue.popleft()
+                if type(event) is SlotFinished and event.results.failed:
+                    self._note_output(event)
+                self._on_event(event)
         finally:
             self._dispatching = False
+
+    def _note_output(self, event: SlotFinished) -> None:
+        """Add to failures what their process has printed last."""
+        handle = self._handles.get(event.slot)
+        if handle is None:
+            return
+        self._console.catch_up(handle.output)
+        output = handle.output.text()[-_OUTPUT:]
+        for failure in event.results.failed:
+            failure.output = output
 
     # --- the end ---
 

@@ -14,12 +14,9 @@ import msgspec
 from taskmesh.wire.runs import Counter, DoneRun, Failed, LimitRule, Name, Number, Run, Spec, Value
 from taskmesh.wire.schedules import Declaration
 
-CHILD, CHUNK, CURSOR, ENDS, HOUSE, KEPT = "a", "c", "d", "e", "h", "k"
+CHILD, CHUNK, CURSOR, ENDS, LETTER, HOUSE, KEPT = "a", "c", "d", "e", "f", "h", "k"
 LIMIT, OUTCOME, SCHEDULE, SPEC, VALUE, WINDOW = "l", "o", "p", "s", "v", "w"
-"""The first letters of keys: of an outcome that another attempt of its parent may ask for, of tasks accepted
-together, of how far a schedule is, of tasks that are over, of the hub's own client, of an outcome that is
-kept, of a limit that an operator has set, of an outcome that waits for its client, of a schedule, of a spec,
-of an outcome that other tasks need, and of the starts in a window."""
+"""The letters with which keys begin: of the kinds of entries, see `KINDS`."""
 
 
 class JournalChunk(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -153,6 +150,56 @@ class JournalWindow(msgspec.Struct, array_like=True):
     starts: list[tuple[Number, int]]
 
 
+class LetterTask(msgspec.Struct, array_like=True):
+    """One task of a dead letter.
+
+    Attributes:
+        run: the task alone.
+        spec: its spec.
+    """
+
+    run: Run
+    spec: Spec
+
+
+class LetterAttempt(msgspec.Struct, array_like=True):
+    """One attempt that failed.
+
+    Attributes:
+        at: when that was heard, in seconds since the epoch.
+        failed: how it failed.
+    """
+
+    at: Number
+    failed: Failed
+
+
+class JournalLetter(msgspec.Struct, array_like=True):
+    """A dead letter: a task that ended badly while nobody waited for it, with what it takes to run it again.
+
+    Attributes:
+        at: when it ended, in seconds since the epoch.
+        user: whose task it is.
+        client: what its client called itself.
+        state: its final state.
+        task: the task.
+        attempts: the failed ones; the last is its end.
+        blocked: the tasks that never started since they depend on it.
+        values: outcomes of other tasks that these tasks need.
+        replays: the ids of the tasks that have run it again.
+    """
+
+    at: Number
+    user: Name
+    client: Name
+    state: Name
+    task: LetterTask
+    attempts: list[LetterAttempt]
+    blocked: list[LetterTask] = []
+    values: list[Value] = []
+    replays: list[str] = []
+
+
 Entry = (
     JournalChild
     | JournalChunk
@@ -161,6 +208,7 @@ Entry = (
     | JournalHouse
     | JournalOutcome
     | JournalKept
+    | JournalLetter
     | JournalSchedule
     | JournalWindow
     | LimitRule
@@ -174,6 +222,7 @@ KINDS: dict[str, type[Entry]] = {
     ENDS: Ends,
     HOUSE: JournalHouse,
     KEPT: JournalKept,
+    LETTER: JournalLetter,
     LIMIT: LimitRule,
     OUTCOME: JournalOutcome,
     SCHEDULE: JournalSchedule,

@@ -272,6 +272,7 @@ class Failed(msgspec.Struct, array_like=True):
         returns: as with `LaneRun`, in reports of a pool; clients get the number for people.
         upstream: of a "dependency", the counter of the task that ended badly.
         awaits: of an "await", the tasks and promises that it waits for; `retry_after` is the least wait.
+        output: the last lines that its process has printed, of a report of a pool.
     """
 
     client: int
@@ -289,6 +290,7 @@ class Failed(msgspec.Struct, array_like=True):
     returns: int = 0
     upstream: Counter = 0
     awaits: Awaited = []
+    output: str = ""
 
 
 class Kept(msgspec.Struct, array_like=True):

@@ -40,6 +40,7 @@ class SlotFailure(msgspec.Struct, array_like=True):
     retry_after: Number = -1.0
     elapsed: Number = 0.0
     awaits: Awaited = []
+    output: str = ""
 
 
 class SlotResults(msgspec.Struct, tag=81):

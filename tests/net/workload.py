@@ -1,6 +1,7 @@
 """Tasks that the tests of the network layer run; workers import this module."""
 
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -89,3 +90,10 @@ def large(argument: tuple[str, int]) -> bytes:
     """Notes its call, and returns so many bytes."""
     note(argument[0], "large")
     return bytes(argument[1])
+
+
+def fail_until(gate: str) -> int:
+    sys.stdout.write("looked for the gate\n")
+    if not Path(gate).exists():
+        raise Refusal("no gate")
+    return 1

@@ -11,7 +11,7 @@ from taskmesh.framing import frames
 from taskmesh.wire.runs import LONGEST_NAME, MOST_NAMES, Counter, Name, Number
 from tests.wire.samples import MESSAGES
 
-FOR_PEOPLE = {"reason", "error", "type_name", "text", "traceback", "history"}
+FOR_PEOPLE = {"reason", "error", "type_name", "text", "traceback", "history", "output"}
 """Texts that name nothing; nobody keeps them."""
 PASSED_ON = {"worker", "kind"}
 """Names that are kept by nobody either."""

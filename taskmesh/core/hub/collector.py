@@ -438,6 +438,9 @@ class Collector:
         history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
         self.release(record)
         self._ledger.move(record, cause)
+        if failure.kind != "cancelled" and self._is_letter(record):
+            account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
+            hub.letters.add(record, failure, hub.wall, account.user, account.name)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         self.keep(record, told)
         self._hub.children.ended(record, told)
@@ -462,6 +465,8 @@ class Collector:
         Its log line and its history are those of the task that ended first.
         """
         self._ledger.move(record, cause)
+        if cause is Cause.BLOCK:
+            self._hub.letters.add_blocked(record, failure)
         self._hub.children.ended(record, None)
         self._hub.dependencies.failed(record, failure)
         if cause is Cause.SKIP:
@@ -489,6 +494,19 @@ class Collector:
         while len(self.ended) > RECENT:
             self.ended.popitem(last=False)
 
+    def _is_letter(self, record: TaskRecord) -> bool:
+        """Return True if nobody waits for a task: it is detached, or a firing, or its client is away.
+
+        Tasks without a client outlive it only in a journal.
+        """
+        spec, client = record.spec.spec, record.id >> SEQ_BITS
+        if spec.detach or spec.kind == FIRING:
+            return True
+        if self._hub.journal is None or not self._hub.journal.has(client, record.id & SEQ_MASK):
+            return False
+        session = self._hub.clients.get(client)
+        return session is None or not session.present
+
     def release(self, record: TaskRecord) -> None:
         """Takes a task off the books of the lane that holds it, if one does."""
         lane = self._hub.lanes.get(record.session)
@@ -506,6 +524,8 @@ class Collector:
                 self._hub.log(
                     "schedule.failed", {"firing": key[1] if key else "", **tick, "text": what[:TOLD_TEXT]}
                 )
+            if self._is_letter(record):
+                self._hub.letters.attempt_failed(record, failure, self._hub.wall)
         extra = record.more()
         if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text

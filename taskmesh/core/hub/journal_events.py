@@ -98,6 +98,7 @@ class JournalEvents:
         self._hub.result_cache.rewrite(now, wall=self._hub.wall)
         self._hub.house.rewrite()
         self._hub.children.rewrite()
+        self._hub.letters.rewrite()
         self._limits.rewrite()
         self._schedules.rewrite()
 
@@ -116,6 +117,7 @@ class JournalEvents:
         self._schedules.restore(found[j.SCHEDULE], found[j.CURSOR])
         for number, kept in found[j.KEPT].items():
             hub.result_cache.read(number, kept, now, wall=hub.wall)
+        hub.letters.restore(found[j.LETTER])
         self._restore_tasks(found, now)
         hub.children.restore(found[j.CHILD].values())
         hub.dependencies.drop_unused()

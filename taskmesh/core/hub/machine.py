@@ -15,8 +15,10 @@ from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.journal_events import JournalEvents
 from taskmesh.core.hub.lanes import Lane
+from taskmesh.core.hub.letter_views import LetterViews
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
+from taskmesh.core.hub.replays import Replays
 from taskmesh.core.hub.schedules import NO_CATCHUP, Schedules
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.state import HubState
@@ -73,6 +75,7 @@ class HubMachine:
             clients=self.clients,
             schedules=self.schedules,
         )
+        self.letters = LetterViews(state, Replays(state, self.submissions))
         self.journal: JournalEvents | None = None
         if state.journal is not None:
             self.journal = JournalEvents(
@@ -344,9 +347,9 @@ class HubMachine:
         answer: m.Answer | None = None
         match request:
             case m.Query():
-                answer = self.views.answer(request, now)
+                answer = self.letters.answer(request) or self.views.answer(request, now)
             case m.Command():
-                answer = self.views.obey(request, now)
+                answer = self.letters.obey(request) or self.views.obey(request, now)
             case m.Fulfil():
                 answer = self.promises.on_fulfil(client, request, now)
             case m.PutSchedule(number=number, declaration=declaration):
@@ -439,6 +442,7 @@ class HubMachine:
             self.journal.sweep()
         self._forget_specs()
         self.state.result_cache.sweep(now)
+        self.state.letters.sweep(self.state.wall)
 
     def _forget_specs(self) -> None:
         """Drops the oldest specs that no live task needs, while they take more than their share of memory."""

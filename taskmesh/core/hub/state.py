@@ -7,6 +7,7 @@ from collections import deque
 from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
 from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.dead_letters import DeadLetters
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.journal_entries import JournalEntries
@@ -78,6 +79,7 @@ class HubState:
         recovery: the wait for the pools of the hub before.
         result_cache: outcomes that are kept for whoever asks by a key or an id.
         journal: the tasks that are written down; None without a journal.
+        letters: tasks that have ended badly while nobody waited for them.
         house: the hub's own client.
         unwritten: clients of whose Submits the journal has not all.
         clock_offset: the time on the wall less the hub's own; None before the shell has told it.
@@ -103,6 +105,7 @@ class HubState:
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
         self.result_cache = ResultCache(config.kept_bytes, stored=config.stored, journal=self.journal)
+        self.letters = DeadLetters(self.dependencies, config.kept_bytes, self.journal)
         self.house = House(config.epoch, self.journal)
         self.unwritten: dict[int, ClientSession] = {}
         self.clock_offset: float | None = None

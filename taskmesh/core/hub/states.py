@@ -314,6 +314,7 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
         failed: the number of the newest execution whose failure was charged.
         parents: the tasks that keep it on its way, see `Children`; None if none do.
         is_child: it is for these alone.
+        failures: failed attempts of a task that is a dead letter, should it end badly.
         attempts, begun: the attempts and executions of other hubs that have been heard of while one is under
             way, see `TaskRecord.numbered`.
     """
@@ -334,6 +335,7 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
     failed: int = 0
     parents: set[int] | None = None
     is_child: bool = False
+    failures: tuple[Any, ...] = ()
     attempts: int = 0
     begun: int = 0
 

@@ -159,6 +159,39 @@ class Submissions:
             again = replace(run, again=True, delay=max(0.0, run.delay - age))
             self._enter(chunk.client, again, now, alone=False)
 
+    def enter_own(
+        self,
+        client: int,
+        user: str,
+        name: str,
+        *,
+        specs: Mapping[int, Spec],
+        runs: list[Run],
+        values: list[Value],
+    ) -> None:
+        """Enter tasks of the hub's own making, under a client that nobody is.
+
+        Args:
+            client: its id.
+            user: the user whose tasks they are.
+            name: the client's name.
+            specs: the specs of the tasks, by number.
+            runs: the tasks.
+            values: outcomes that they need.
+        """
+        hub = self._hub
+        account = self._ledger.account(client)
+        account.user, account.name = user, name
+        for number, spec in specs.items():
+            hub.specs.setdefault(number, SpecEntry(number, spec))
+        durable = [run for run in runs if specs[run.spec].durable is not False]
+        if hub.journal is not None and durable:
+            hub.journal.accept(JournalChunk(client, user, name, hub.wall, durable), hub.specs, values)
+        hub.dependencies.bring(client, values)
+        for run in runs:
+            self._enter(client, run, hub.now, alone=False)
+        hub.dependencies.drop_unused()
+
     def _enter_all(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         alone = len(submit.runs) == 1 and not submit.unstarted
         dependencies = self._hub.dependencies

@@ -33,7 +33,8 @@ LIMITS = ("limit", "unlimit")
 OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", "schedule-backfill")
 """Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
-VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES)
+DEAD = ("dead-replay", "dead-replay-again", "dead-purge")
+VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES, *DEAD)
 MOST_NAMED = 5
 """Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})

@@ -243,6 +243,7 @@ class HandedTasks:
             worker,
             returns=piece.run.returns,
             awaits=failure.awaits,
+            output=failure.output,
         )
 
     def _less(self, spec: int, count: int) -> None:

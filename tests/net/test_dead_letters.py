@@ -1,0 +1,79 @@
+"""Dead letters of a real hub, on the command line: shown, run again and forgotten."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness.cluster import SETTINGS, Cluster
+from tests.harness.waiting import wait_until
+from tests.net import workload
+
+END_S = 30
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, str]:
+    return {**SETTINGS, "TASKMESH_JOURNAL": str(tmp_path / "tasks.journal")}
+
+
+@pytest.fixture
+def cluster(programs, settings) -> Cluster:
+    cluster = Cluster(programs)
+    cluster.start_hub(settings)
+    cluster.start_worker("first")
+    return cluster
+
+
+def dead(cluster: Cluster, *words: str) -> object:
+    told = cluster.programs.run("dead", *words, "--address", cluster.address, "--json")
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def test_a_letter_is_shown_and_run_again_by_the_next_hub(cluster, settings, tmp_path: Path):
+    gate = tmp_path / "gate"
+    with cluster.mesh() as mesh:
+        failing = mesh.with_options(detach=True, retries=1).submit(workload.fail_until, str(gate))
+        after = mesh.with_options(detach=True).submit(workload.add, failing, 1)
+        mesh.flush()
+    wait_until(lambda: dead(cluster, "list"), END_S, "it has failed")
+    cluster.hub.kill()
+    cluster.start_hub(settings)
+
+    (row,) = dead(cluster, "list", "--task", "fail_until")
+    assert (row["task_id"], row["attempts"], row["blocked"]) == (failing.task_id, 2, 1)
+    told = dead(cluster, "show", failing.task_id)
+    assert [attempt["type"] for attempt in told["history"]] == ["tests.net.workload.Refusal"] * 2
+    assert all("no gate" in attempt["traceback"] for attempt in told["history"])
+    assert all("looked for the gate" in attempt["output"] for attempt in told["history"])
+
+    gate.touch()
+    (replay,) = dead(cluster, "replay", "--all")
+    assert replay["tasks"] == 2
+    with cluster.mesh() as mesh:
+        assert mesh.attach(replay["task_id"]).result(END_S) == 1
+        blocked = replay["task_id"][:16] + f"{2:016x}"
+        assert mesh.attach(blocked).result(END_S) == 2
+        assert mesh.attach(after.task_id).exception(END_S) is not None, "the old one stays as it ended"
+    assert dead(cluster, "replay", "--all") == []
+    assert dead(cluster, "purge", failing.task_id) == {"purged": 1}
+    assert dead(cluster, "list") == []
+
+
+def test_for_people_and_for_nobody(cluster, programs):
+    at = ("--address", cluster.address)
+    with cluster.mesh() as mesh:
+        failing = mesh.with_options(detach=True).submit(workload.refuse, "because")
+        mesh.flush()
+    wait_until(lambda: dead(cluster, "list"), END_S, "it has failed")
+
+    shown = programs.run("dead", "show", failing.task_id, *at).stdout
+    assert "FAILED" in shown
+    assert "Refusal: because" in shown
+    assert "workload.refuse" in programs.run("dead", "list", *at).stdout
+    assert "no dead letters" in programs.run("dead", "list", "--task", "other", *at).stderr
+    unknown = programs.run("dead", "show", "x", *at)
+    assert (unknown.returncode, "taskmesh dead list" in unknown.stderr) == (1, True)
+    nothing = programs.run("dead", "purge", *at)
+    assert (nothing.returncode, "--all" in nothing.stderr) == (2, True)
