@@ -23,6 +23,7 @@ WORDS = {
     "c": "chunks",
     "d": "cursors",
     "e": "ends",
+    "f": "dead letters",
     "h": "house",
     "k": "kept",
     "l": "limits",

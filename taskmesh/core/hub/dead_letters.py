@@ -97,6 +97,12 @@ class DeadLetters:
         self.letters[task].replays.append(replay)
         self._write(task)
 
+    def taken(self, task: int) -> None:
+        """The client of a task was away and has taken its end after all: it has the error."""
+        letter = self.letters.get(task)
+        if letter is not None and not letter.task.spec.detach:
+            self._drop(task)
+
     def purge(self, task: int) -> bool:
         """Forget a letter; return False if there is none."""
         return self._drop(task)

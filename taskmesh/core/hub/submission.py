@@ -519,6 +519,8 @@ class Submissions:
             if self._hub.journal is not None:
                 for message in taken:
                     self._hub.journal.delivered(session.client, message.done, message.failed, self._hub.specs)
+                    for failure in message.failed:
+                        self._hub.letters.taken(session.client << SEQ_BITS | failure.seq)
 
 
 def _id_of(parent: tuple[int, int]) -> int:
