@@ -101,8 +101,6 @@ class HubConfig:
         versions: "warn" or "refuse": the treatment of pools and clients with another minor version of Python,
             another pickle protocol or another cloudpickle than the hub's.
         lanes: ports for the lanes of pools; empty for any on loopback, and 5600-6799 elsewhere.
-        store: URL of a Redis in which outcomes that are kept outlive the hub; empty for none.
-        store_file: the path of a file with that URL, if it holds a password.
         journal: a file in which accepted tasks outlive hub and clients, or URL of a Redis; empty for none.
         journal_file: the path of a file with that URL, if it holds a password.
         strict: a task is accepted when the journal is on disk, so that a loss of power takes none; otherwise
@@ -127,8 +125,6 @@ class HubConfig:
     result_ttl: Seconds = 3600.0
     versions: Literal["warn", "refuse"] = "warn"
     lanes: Annotated[str, Meta(description="a range of ports like '5600-6799'")] = ""
-    store: Annotated[str, Meta(description="a URL like 'redis://127.0.0.1:6379/0'")] = ""
-    store_file: FilePath = ""
     journal: Annotated[
         str, Meta(description="the path of a file, or a URL like 'redis://127.0.0.1:6379/0'")
     ] = ""

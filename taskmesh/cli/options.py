@@ -92,19 +92,6 @@ Lanes = Annotated[
         help="Ports for the lanes of pools. Default: any on loopback, 5600-6799 elsewhere.",
     ),
 ]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        help="Redis in which outcomes of tasks with a key outlive the hub: redis://HOST:PORT/DB. "
-        "Default: TASKMESH_STORE, the configuration's, or none.",
-    ),
-]
-StoreFile = Annotated[
-    Path | None,
-    typer.Option("--store-file", metavar="FILE", help="A file with that URL, if it has a password."),
-]
 Journal = Annotated[
     str | None,
     typer.Option(

@@ -24,8 +24,6 @@ from taskmesh.cli.options import (
     Keys,
     Lanes,
     LogLevel,
-    Store,
-    StoreFile,
     Strict,
     command,
     settings,
@@ -87,8 +85,6 @@ OPTIONS = {
     "only_registered": OnlyRegistered,
     "keys": Keys,
     "lanes": Lanes,
-    "store": Store,
-    "store_file": StoreFile,
     "journal": Journal,
     "journal_file": JournalFile,
     "strict": Strict,
@@ -133,9 +129,7 @@ def up(
 
 
 @command(
-    config_of(
-        "http", "http_token_file", "keys", "lanes", "store", "store_file", "journal", "journal_file", "strict"
-    ),
+    config_of("http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict"),
     lasting=True,
 )
 def hub(

@@ -124,7 +124,6 @@ def summary(found: dict[str, Any]) -> str:
         lines.append(
             f"unclaimed: {unclaimed} tasks that pools hold for clients that are not back with this hub"
         )
-    lines += [store_line(found["store"])] if found.get("store") else []
     lines += [journal_line(found["journal"])] if found.get("journal") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [
@@ -140,13 +139,6 @@ def summary(found: dict[str, Any]) -> str:
     ]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
-
-
-def store_line(store: dict[str, Any]) -> str:
-    """Return how the hub's store is, for people."""
-    counts = ", ".join(f"{store[key]} {key}" for key in ("stored", "waiting", "dropped", "loaded", "skipped"))
-    why = f" ({store['why']})" if store["why"] else ""
-    return f"store:    {store['store']} is {store['state']}{why}: {counts}"
 
 
 def journal_line(journal: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import msgspec
 
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import Entry
-from taskmesh.wire.runs import DoneRun, Failed, Kept
+from taskmesh.wire.runs import DoneRun, Failed
 from taskmesh.wire.slot_messages import SlotTasks
 
 # --- hub --------------------------------------------------------------------------------------------------
@@ -60,16 +60,6 @@ class LogEvent(msgspec.Struct):
     fields: dict[str, object]
 
 
-class StoreOutcomes(msgspec.Struct):
-    """Store outcomes for the hub that comes after this one.
-
-    Attributes:
-        entries: Times until which they are kept, and outcomes.
-    """
-
-    entries: list[tuple[float, Kept]]
-
-
 class WriteJournal(msgspec.Struct):
     """Write changes of the journal, all or none of them, and report JournalWritten.
 
@@ -84,7 +74,7 @@ class WriteJournal(msgspec.Struct):
     is_whole: bool = False
 
 
-HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | StoreOutcomes | WriteJournal
+HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | WriteJournal
 
 # --- pool (`hub`: index of the hub in the list of those that the pool serves) ------------------------------
 

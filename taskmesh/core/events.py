@@ -6,7 +6,7 @@ import msgspec
 
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import Entry
-from taskmesh.wire.runs import Kept, Run, Spec
+from taskmesh.wire.runs import Run, Spec
 from taskmesh.wire.slot_messages import SlotProgress, SlotResults
 
 # --- all --------------------------------------------------------------------------------------------------
@@ -116,16 +116,6 @@ class LinksLost(msgspec.Struct):
     session: int
 
 
-class Restored(msgspec.Struct):
-    """Outcomes that an earlier hub has stored are there.
-
-    Attributes:
-        entries: Times until which they are kept, and outcomes.
-    """
-
-    entries: list[tuple[float, Kept]]
-
-
 class JournalRead(msgspec.Struct):
     """The journal was read, before anything else has happened.
 
@@ -160,18 +150,6 @@ class JournalTold(msgspec.Struct):
     news: list[tuple[str, dict[str, object]]]
 
 
-class StoreTold(msgspec.Struct):
-    """The state of the store has changed.
-
-    Attributes:
-        view: The state in plain data.
-        news: Kinds and fields of events to log.
-    """
-
-    view: dict[str, object]
-    news: list[tuple[str, dict[str, object]]]
-
-
 RareHubEvent = (
     ClientGone
     | Revoked
@@ -181,8 +159,6 @@ RareHubEvent = (
     | LaneOpened
     | LaneLost
     | LinksLost
-    | Restored
-    | StoreTold
     | JournalRead
     | JournalWritten
     | JournalTold

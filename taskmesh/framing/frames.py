@@ -21,10 +21,10 @@ from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.shm.blob import BYTES, Blob, discard, layout_of
 from taskmesh.shm.files import Buffer
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, Kept, LaneRun, Run, Value
+from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, LaneRun, Run, Value
 from taskmesh.wire.slot_messages import FromSlot, SlotSegment, SlotTasks
 
-Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
+Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool
 
 _T = TypeVar("_T")
 

@@ -82,7 +82,7 @@ def hub_families(machine: HubMachine) -> list[Family]:
         Family("taskmesh_pools_refused", "gauge", "Pools that were refused, by name.").add(
             len(machine.pools.refused)
         ),
-        *_store_families(machine.views.store),
+        *_journal_families(machine.views.journal),
     ]
 
 
@@ -108,19 +108,20 @@ def _pool_families(machine: HubMachine) -> list[Family]:
     return [states, outstanding]
 
 
-def _store_families(store: Mapping[str, Any]) -> list[Family]:
-    """Return the store's metrics; none without a store."""
-    if not store:
+def _journal_families(journal: Mapping[str, Any]) -> list[Family]:
+    """Return the journal's metrics; none without a journal."""
+    if not journal:
         return []
-    entries = Family("taskmesh_store_entries_total", "counter", "Kept outcomes: what became of them.")
-    for what in ("stored", "dropped", "loaded", "skipped"):
-        entries.add(store[what], what=what)
     return [
-        Family("taskmesh_store_connected", "gauge", "Whether the store is there.").add(
-            store["state"] == "connected"
+        Family("taskmesh_journal_connected", "gauge", "Whether the journal can be written.").add(
+            journal["state"] == "connected"
         ),
-        Family("taskmesh_store_waiting", "gauge", "Outcomes that wait to be stored.").add(store["waiting"]),
-        entries,
+        Family("taskmesh_journal_waiting_bytes", "gauge", "Bytes that wait to be written.").add(
+            journal["waiting_bytes"]
+        ),
+        Family("taskmesh_journal_lag_seconds", "gauge", "How long the last changes took to be written.").add(
+            journal["lag"]
+        ),
     ]
 
 

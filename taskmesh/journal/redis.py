@@ -34,6 +34,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from taskmesh.errors import ConfigError
+from taskmesh.journal.address import JournalAddress
 from taskmesh.journal.port import (
     FORMAT,
     PORTION_BYTES,
@@ -45,7 +46,6 @@ from taskmesh.journal.port import (
     JournalUnavailable,
     Opened,
 )
-from taskmesh.stores.address import StoreAddress
 
 PREFIX: Final = "taskmesh:{journal}:"
 CONNECT, ANSWER = 2.0, 5.0
@@ -175,7 +175,7 @@ class RedisJournal:
         strict: the server must have `appendfsync always`; a transaction is confirmed when it is on disk.
     """
 
-    def __init__(self, source: Callable[[], StoreAddress], strict: bool = False) -> None:
+    def __init__(self, source: Callable[[], JournalAddress], strict: bool = False) -> None:
         self._source = source
         self._strict = strict
         self._client: Any = None

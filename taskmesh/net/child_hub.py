@@ -137,7 +137,6 @@ def command(config: Config, address: str, folder: str, report: int) -> list[str]
         folder: the folder of its sockets.
         report: the descriptor on which it writes why it ends.
     """
-    config = replace(config, hub=replace(config.hub, store="", store_file=""))  # it ends with its one client
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
     settings["mesh"] = {"open_timeout": config.mesh.open_timeout}
     code = (

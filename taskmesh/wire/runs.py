@@ -293,20 +293,6 @@ class Failed(msgspec.Struct, array_like=True):
     output: str = ""
 
 
-class Kept(msgspec.Struct, array_like=True):
-    """The outcome of a task with a key: one run of one task, or one bad end, as a store has it.
-
-    Attributes:
-        name, key: of the task. keep: seconds for which it answers later submissions, from its end on.
-    """
-
-    name: Name
-    key: Name
-    keep: Number
-    done: list[DoneRun]
-    failed: list[Failed]
-
-
 class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Tasks of one client and attempt, by counter: an inventory's or a hand-back's line.
 

@@ -29,7 +29,6 @@ ROOMS = (
     "spark",
     "spark/jobs",
     "spark/steps",
-    "stores",
     "system",
     "wire",
 )

@@ -45,7 +45,6 @@ SHORT: dict[str, str] = {
     "taskmesh/spark/jobs/spark_task.py": "the one place that asks Spark's task context",
     "taskmesh/spark/steps/errors.py": "the errors of a package",
     "taskmesh/spark/steps/ipc.py": "the format of Arrow",
-    "taskmesh/stores/port.py": "a protocol between two rooms",
     "taskmesh/system/clock.py": "the one clock of all deadlines",
     "taskmesh/wire/limit_rules.py": "limits in words, for code and for operators",
     "taskmesh/system/loopback.py": "one rule, for endpoints and the side port",

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from taskmesh.cli.application import app
 from taskmesh.cli.store import WORDS
 from taskmesh.journal import file as file_module
+from taskmesh.journal.address import JournalAddress
 from taskmesh.journal.file import FileJournal
 from taskmesh.journal.port import Changes, JournalStore
-from taskmesh.stores.address import StoreAddress
 from taskmesh.wire.journal import CHUNK, by_kind, key_of
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer, serving
@@ -61,7 +61,7 @@ def in_redis(server: RedisServer) -> Place:
             for key in client.hkeys("taskmesh:{journal}:entries"):
                 client.hset("taskmesh:{journal}:entries", key, b"\0\0\0\0other")
 
-    return Place(server.url, lambda: RedisJournal(lambda: StoreAddress.of(server.url)), spoil)
+    return Place(server.url, lambda: RedisJournal(lambda: JournalAddress.of(server.url)), spoil)
 
 
 @pytest.fixture(params=["file", "redis"])

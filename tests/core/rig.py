@@ -10,7 +10,7 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import Entry
-from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Kept, LaneRun, Progress, Run, Spec, Value
+from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec, Value
 from taskmesh.wire.slot_messages import SlotResults, SlotSegment
 
 EPOCH = 9
@@ -42,7 +42,6 @@ class HubRig:
         self.told: dict[int, list[object]] = defaultdict(list)  # by client
         self.closed: list[int] = []
         self.records: list[act.LogEvent] = []
-        self.stored: list[tuple[float, Kept]] = []
         self.journal: dict[str, Entry] = {}
         self.unwritten: list[act.WriteJournal] = []
         self._reports: dict[int, int] = defaultdict(int)
@@ -67,18 +66,16 @@ class HubRig:
                     self.published.append((pool, message))
                 case act.SendClient(client=client, message=message):
                     self.told[client].append(message)
-                case act.LogEvent() | act.StoreOutcomes() | act.WriteJournal():
+                case act.LogEvent() | act.WriteJournal():
                     self._note(action)
         for session in opened:
             self.tell(ev.LaneOpened(session, f"port-{session}" if self.has_ports else ""))
         self.hub.check()
         return actions
 
-    def _note(self, action: act.LogEvent | act.StoreOutcomes | act.WriteJournal) -> None:
+    def _note(self, action: act.LogEvent | act.WriteJournal) -> None:
         if isinstance(action, act.LogEvent):
             self.records.append(action)
-        elif isinstance(action, act.StoreOutcomes):
-            self.stored += action.entries
         else:
             self.unwritten.append(action)
 

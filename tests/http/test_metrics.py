@@ -77,8 +77,7 @@ def test_a_hub_s_figures_have_one_name_each_and_go_up():
 
 def test_all_figures_stand_on_the_page_and_no_others():
     hub = HubRig().hub
-    stored = dict.fromkeys(("waiting", "stored", "dropped", "loaded", "skipped"), 0)
-    hub.views.store = {"state": "connected", **stored}
+    hub.views.journal = {"state": "connected", "waiting_bytes": 0, "lag": 0.0}
     families = {
         family.name for family in [*hub_answers(hub, {})["metrics"](), *pool_families(PoolRig().pool)]
     }

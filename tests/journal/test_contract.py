@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from taskmesh.journal.address import JournalAddress
 from taskmesh.journal.file import FileJournal
-from taskmesh.stores.address import StoreAddress
 from tests.harness.redis_server import RedisServer, serving
 from tests.journal.contract import Contract, Make
 from tests.simulation.memory_journal import MemoryDisk, MemoryJournal
@@ -36,4 +36,4 @@ class TestRedis(Contract):
 
         with kept.client() as client:
             strict = client.config_get("appendfsync")["appendfsync"] == "always"
-        return lambda: RedisJournal(lambda: StoreAddress.of(kept.url), strict)
+        return lambda: RedisJournal(lambda: JournalAddress.of(kept.url), strict)

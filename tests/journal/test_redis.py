@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from taskmesh.journal.address import JournalAddress
 from taskmesh.journal.port import (
     Changes,
     JournalRefused,
@@ -22,7 +23,6 @@ from taskmesh.journal.port import (
     JournalUnavailable,
 )
 from taskmesh.journal.writer import JournalState, JournalWriter
-from taskmesh.stores.address import StoreAddress
 from tests.harness.program import environment
 from tests.harness.redis_server import RedisServer, free_port, redis_client, serving
 from tests.harness.waiting import wait_until
@@ -56,7 +56,7 @@ def journal_at(url: Callable[[], str], strict: bool = False) -> "RedisJournal":
     """A journal; only tests that have a server come here, so its client is installed."""
     from taskmesh.journal.redis import RedisJournal
 
-    return RedisJournal(lambda: StoreAddress.of(url()), strict)
+    return RedisJournal(lambda: JournalAddress.of(url()), strict)
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@
 import sys
 from itertools import count
 
+from taskmesh.journal.address import JournalAddress
 from taskmesh.journal.file import FileJournal
 from taskmesh.journal.port import JournalStore
-from taskmesh.stores.address import StoreAddress
 from tests.journal.transactions import transaction
 
 
@@ -17,7 +17,7 @@ def journal(kind: str, place: str, tier: str) -> JournalStore:
         return FileJournal(place, strict=tier == "strict")
     from taskmesh.journal.redis import RedisJournal
 
-    return RedisJournal(lambda: StoreAddress.of(place), strict=tier == "strict")
+    return RedisJournal(lambda: JournalAddress.of(place), strict=tier == "strict")
 
 
 def main() -> None:

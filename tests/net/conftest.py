@@ -7,11 +7,8 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.sockets import Context, Pull, Push
 from tests.harness.cluster import Cluster
-from tests.harness.keys import Ring
 from tests.harness.programs import Programs, shared
-from tests.harness.redis_server import RedisServer
 from tests.net.intruder import FalsePool, Meet, Peer
-from tests.net.keeping import stored_in
 
 LARGE = 1 << 17
 
@@ -66,10 +63,3 @@ def meet(keyed: Cluster) -> Iterator[Meet]:
 def false_pool(meet: Meet) -> FalsePool:
     """A worker with a key of its own that is no pool."""
     return FalsePool(meet("worker", "mallory"))
-
-
-@pytest.fixture
-def keyed_store(programs: Programs, server: RedisServer, ring: Ring) -> Cluster:
-    """A hub with keys and a store, and the pool `first`."""
-    programs.env |= stored_in(server)
-    return Cluster.keyed(programs, ring)

@@ -24,7 +24,6 @@ from taskmesh.wire.runs import (
     UNKNOWN,
     DoneRun,
     Failed,
-    Kept,
     LaneRun,
     Run,
     Value,
@@ -71,7 +70,6 @@ class Audit:
         self._ticks: dict[tuple[int, str], tuple[int, int]] = {}
         self._newest: dict[tuple[int, int, int, str], int] = {}
         self._starts: dict[tuple[int, str], dict[tuple[int, int], float]] = {}
-        self._answers: dict[int, dict[tuple[str, str], float]] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
         self._workload = workload
         self._pushes: Counter[tuple[int, int, int]] = Counter()
@@ -109,10 +107,6 @@ class Audit:
                     known = (place, run.client, seq) in self.cancel_known
                     self.require(not known, "S11: pushed after its cancellation")
                     key = (epoch, run.client, seq)
-                    plan = self._workload.plans[run.client, seq]
-                    answers = self._answers.get(epoch, {}) if plan.key else {}
-                    until = answers.get((plan.kind.spec.name, plan.key), 0.0)
-                    self.require(hub.state.now >= until, "S15: run, and the store had the outcome", key)
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
@@ -210,17 +204,9 @@ class Audit:
                 plan = self._workload.plans[client, seq]
                 plan.arrived = plan.arrived or now
 
-    def restored(self, entries: Sequence[tuple[float, Kept]], epoch: int, now: float, offset: float) -> None:
-        """A hub of this epoch starts, at `now` of its clock, with these outcomes of hubs before it."""
-        ends = [(min(until, now + kept.keep), kept) for until, kept in entries]
-        self._answers[epoch] = {(kept.name, kept.key): until for until, kept in ends}
-        self.kept([(until - offset, kept) for until, kept in ends])
-
-    def kept(self, entries: Sequence[tuple[float, Kept]]) -> None:
-        """A hub answers with these from now on, each until a moment of the world's time."""
-        for until, kept in entries:
-            at = (kept.name, kept.key)
-            self._kept_until[at] = max(until, self._kept_until.get(at, 0.0))
+    def kept(self, key: tuple[str, str], until: float) -> None:
+        """A hub answers those who submit under a key, until a moment of the world's time."""
+        self._kept_until[key] = max(until, self._kept_until.get(key, 0.0))
 
     def delivered(self, epoch: int, number: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
         """S3, S4: the hub states one outcome of a task, under one number."""

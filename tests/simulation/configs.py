@@ -42,7 +42,6 @@ def hub_config(chance: random.Random) -> HubSettings:
         client_max_tasks=40 if tight else 100_000,
         max_tasks=70 if tight else 100_000,
         spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
-        stored=True,
         max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
         arriving_bytes=chance.choice((0, 100, 3000)),
     )

@@ -42,7 +42,6 @@ EXPECTED = (
     ("scale-in", "pool"),
     ("sigterm", "pool"),
     ("name taken again", "pool"),
-    *((what, "store") for what in ("lost", "late", "away", "edited")),
     ("too large", "call"),
     ("too large", "result"),
     ("place given", "slot"),
@@ -98,7 +97,6 @@ class Faults:
             (self._drain, 2),
             (self._over_rate, 1),
             (self._leave, 1),
-            (self._store_away, 1),
             (self._name_again, 1),
         )
         kinds, weights = [kind for kind, _ in happenings], [weight for _, weight in happenings]
@@ -118,7 +116,6 @@ class Faults:
         world.setting.network.weather = None
         for hub in world.hubs:
             hub.capped.clear()
-            hub.shelf.away_until = 0.0
         for link in list(self._cut):
             world.setting.network.unblock(link)
         self._cut.clear()
@@ -247,11 +244,6 @@ class Faults:
             self._world.pools.remove(twin)
             twin.retired = True
             twin.kill()
-
-    def _store_away(self) -> None:
-        """Nothing is written to the store for a while, or read from it."""
-        now = self._world.setting.timetable.now
-        self._some_hub().shelf.away_until = now + self._later(0.5, 2.0 * self._world.lease)
 
     def _kill_slot(self) -> None:
         pool = self._chance.choice(self._world.pools)

@@ -222,17 +222,12 @@ def result_limit(patch: Patch) -> None:
     patch.setattr(pool_host, "limit_results", lambda results, limit: None)
 
 
-def stored_outcomes(patch: Patch) -> None:
-    """A hub does not look at what the one before has stored."""
-    patch.setattr(ResultCache, "restore", lambda self, entries, now: None)
-
-
 def kept_time(patch: Patch) -> None:
     """Outcomes under a key are kept for longer than their tasks have asked for."""
 
     def find(self: ResultCache, key: tuple[str, str], now: float) -> object:
-        until, _, outcome = self._kept.get(key, (0.0, 0, None))
-        return outcome if until + 3.0 > now else None
+        cached = self._by_key.get(key)
+        return cached.outcome if cached is not None and cached.until + 3.0 > now else None
 
     patch.setattr(ResultCache, "find", find)
     patch.setattr(ResultCache, "sweep", lambda self, now: None)
@@ -516,7 +511,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     call_limit,
     numbers,
     result_limit,
-    stored_outcomes,
     kept_time,
     draining_lanes,
     insisting,

@@ -12,18 +12,16 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.result_cache import KEPT_BYTES
+from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.stores.port import OutcomeStore
 from taskmesh.wire import messages as m
 from tests.simulation.configs import LIMITS
 from tests.simulation.fairness import Fairness
 from tests.simulation.host import Host
 from tests.simulation.network import Link, unpacked
 from tests.simulation.setting import Setting
-from tests.simulation.store import Shelf, SimulatedStore
 
 _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
@@ -77,7 +75,6 @@ class HubHost(Host[HubMachine]):
         capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
         shelf: what hubs have stored.
         dismissed: pools that were told to leave, as often as they were.
-        restored: how many outcomes hubs were told when they started.
         falling: its clock goes back between two lives, and with it the epochs.
         wall: what the clock on its wall shows at the world's time 0. set_back: it has been set back.
         schedules_over: no schedule is taken any more.
@@ -94,11 +91,8 @@ class HubHost(Host[HubMachine]):
         self.resumed = 0.0
         self.heard: dict[str, float] = {}
         self.capped: dict[str, float] = {}
-        self.shelf = Shelf()
-        self.restored = 0
         self.dismissed: list[str] = []
         self._far = far
-        self._store: OutcomeStore | None = None
         self._config = config
         self._lives = 1
         self.wall = WALL
@@ -119,16 +113,20 @@ class HubHost(Host[HubMachine]):
         self.started = self.resumed = self.setting.timetable.now
         machine = HubMachine(self._config, self.clock())
         self._watch_permits(machine.state.ledger.limits)
+        self._watch_cache(machine.state.result_cache)
         self.boot(machine)
-        life = self._life
-        store = self._store = SimulatedStore(
-            self.setting, self.shelf, self.clock, lambda: self.up and self._life == life
-        )
-        entries = store.load(KEPT_BYTES, 0.0)
-        self.restored += len(entries)
-        self.setting.audit.restored(entries, self.epoch, self.clock(), self.offset)
-        self.tell(ev.Restored(entries))
         self.tell(ev.Clock(self.wall - self.offset))
+
+    def _watch_cache(self, cache: ResultCache) -> None:
+        """Notes until when outcomes answer those who submit under a key."""
+        put, offset = cache._put, self.offset
+
+        def note(cached: CachedOutcome, until: float) -> bool:
+            if cached.key is not None:
+                self.setting.audit.kept(cached.key, cached.until - offset)
+            return put(cached, until)
+
+        cache._put = note  # type: ignore[method-assign]
 
     def _watch_permits(self, limits: Limits) -> None:
         """Notes what is handed back unstarted."""
@@ -252,8 +250,8 @@ class HubHost(Host[HubMachine]):
                     self.tell(ev.LaneOpened(session, endpoint))
                 case act.CloseLane(session=session):
                     self._close(session)
-                case act.LogEvent() | act.StoreOutcomes():
-                    self._note(action)
+                case act.LogEvent():
+                    self.records[action.kind] += 1
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
         if pushes:
@@ -311,15 +309,6 @@ class HubHost(Host[HubMachine]):
             self.setting.network.send(link, message)
         elif self.setting.chance.random() < 0.3:
             self.tell(ev.ClientGone(client))
-
-    def _note(self, action: act.LogEvent | act.StoreOutcomes) -> None:
-        if isinstance(action, act.LogEvent):
-            self.records[action.kind] += 1
-        elif self._store is not None:
-            self.setting.audit.kept([(until - self.offset, kept) for until, kept in action.entries])
-            self._store.put(action.entries)
-            if self._store.changed:
-                self.tell(ev.StoreTold(*self._store.status()))
 
     def _publish(self, pool: str, message: m.ToPool) -> None:
         if isinstance(message, m.PoolCommand):

@@ -38,13 +38,6 @@ def test_a_seed_is_large_enough(played):
     assert len(world.clients) == 2
 
 
-def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored(played):
-    hubs = [world.hub for world, _ in played]
-
-    assert sum(hub.restored for hub in hubs) > 0
-    assert {name for hub in hubs for name, _ in hub.shelf.entries} == {"short"}
-
-
 OWN = {("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
 OWN |= {
     ("too large", "call"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import HubAction, StoreOutcomes, WriteJournal
+from taskmesh.core.actions import HubAction, WriteJournal
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
@@ -115,8 +115,6 @@ class HubMachine:
         match event:
             case ev.LaneOpened() | ev.LaneLost() | ev.LinksLost() | ev.ClientGone():
                 self._on_link(event, now)
-            case ev.Restored() | ev.StoreTold():
-                self._on_store(event)
             case ev.JournalRead() | ev.JournalWritten() | ev.JournalTold():
                 if self.journal is not None:
                     self.journal.on_event(event, now)
@@ -185,9 +183,6 @@ class HubMachine:
     def _write(self) -> None:
         """Has written what another hub is to know."""
         state = self.state
-        if state.result_cache.fresh:
-            state.out.append(StoreOutcomes(state.result_cache.fresh))
-            state.result_cache.fresh = []
         if state.journal is not None and state.journal.changes:
             state.out.append(WriteJournal(*state.journal.take()))
 
@@ -396,16 +391,6 @@ class HubMachine:
                 self.clients.on_gone(client)
             case _:
                 assert_never(event)
-
-    # --- the store ----------------------------------------------------------------------------------------
-
-    def _on_store(self, event: ev.Restored | ev.StoreTold) -> None:
-        if isinstance(event, ev.Restored):
-            self.state.result_cache.restore(event.entries, self.state.now)
-            return
-        self.views.store = event.view
-        for kind, fields in event.news:
-            self.state.log(kind, fields)
 
     # --- time ---------------------------------------------------------------------------------------------
 

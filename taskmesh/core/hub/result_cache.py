@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Final
 
 from taskmesh.core.hub.journal_entries import JournalEntries
@@ -12,7 +11,7 @@ from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import size_of, size_of_failure
 from taskmesh.wire.journal import KEPT, JournalKept
-from taskmesh.wire.runs import DoneRun, Failed, Kept
+from taskmesh.wire.runs import DoneRun, Failed
 
 KEPT_BYTES: Final = 256 << 20
 ENTRY: Final = 800
@@ -68,22 +67,17 @@ class ResultCache:
     """Outcomes by key and by id. The oldest go when there is no room for a new one.
 
     Args:
-        limit: bytes of all outcomes together. stored: whether `fresh` is to be filled.
+        limit: bytes of all outcomes together.
         journal: where they are written down, if there is one.
 
     Attributes:
         size: bytes that are kept.
         evicted: how many have gone before their time, since there was no room.
-        fresh: what was kept and has not been taken to the store: until when, and what.
     """
 
-    def __init__(
-        self, limit: int = KEPT_BYTES, *, stored: bool = False, journal: JournalEntries | None = None
-    ) -> None:
+    def __init__(self, limit: int = KEPT_BYTES, journal: JournalEntries | None = None) -> None:
         self.size = 0
         self.evicted = 0
-        self.fresh: list[tuple[float, Kept]] = []
-        self._stored = stored
         self._limit = limit
         self._journal = journal
         self._kept: OrderedDict[int, CachedOutcome] = OrderedDict()
@@ -113,8 +107,6 @@ class ResultCache:
         is_for_all = isinstance(outcome, Failed) or spec.shared == "all"
         key = extra.key if is_for_all and _answers(outcome) else None
         tasks = extra.waiting(record.id)
-        if key is not None and self._stored:
-            self._store(key, spec.keep, outcome, now)
         cached = CachedOutcome(self._next, now + spec.keep, outcome, key, tasks, user)
         return tasks if self._put(cached, wall + spec.keep) else []
 
@@ -122,8 +114,6 @@ class ResultCache:
         """Note an outcome for `keep` seconds, if another attempt would come to it as well."""
         if keep <= 0 or not _answers(outcome):
             return
-        if self._stored:
-            self._store(key, keep, outcome, now)
         self._put(CachedOutcome(self._next, now + keep, outcome, key, [], ""), wall + keep)
 
     def add(self, key: Key, task: int, now: float, *, wall: float = 0.0) -> None:
@@ -132,22 +122,6 @@ class ResultCache:
         cached.tasks = [*cached.tasks, task]
         self._by_task[task] = cached
         self._write(cached, wall + cached.until - now)
-
-    def _store(self, key: Key, keep: float, outcome: Outcome, now: float) -> None:
-        done, failed = ([], [outcome]) if isinstance(outcome, Failed) else ([outcome], [])
-        self.fresh.append((now + keep, Kept(*key, keep, done, failed)))
-
-    def restore(self, entries: Iterable[tuple[float, Kept]], now: float) -> None:
-        """Takes in what an earlier hub has kept, but nothing in place of what is known here.
-
-        Nobody vouches for what a store says: no outcome is kept for longer than its task asked for.
-        """
-        for until, kept in entries:
-            key = (kept.name, kept.key)
-            outcome: Outcome = kept.done[0] if kept.done else kept.failed[0]
-            end = min(until, now + kept.keep)
-            if _answers(outcome) and end > now and self.find(key, now) is None:
-                self._put(CachedOutcome(self._next, end, outcome, key, [], ""), 0.0)
 
     def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
         """Take in an entry of the journal."""

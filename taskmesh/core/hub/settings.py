@@ -50,7 +50,6 @@ class HubSettings:
             arriving_bytes: of what clients have under way to here together, about; 0 for any number.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
         local: name of the pool in the hub's own process, which ends with it, or empty.
-        stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
         journaled: there is a journal: WriteJournal actions tell what is to go there.
         crash_limit, oom_limit, pool_loss_limit: how often a task may crash, be killed for memory, and be at a
             pool that dies, before it is given up.
@@ -84,7 +83,6 @@ class HubSettings:
     max_payload: int = 0
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN
-    stored: bool = False
     journaled: bool = False
     local: str = ""
     first: bool = False

@@ -104,7 +104,7 @@ class HubState:
         self.lanes: dict[int, Lane] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
-        self.result_cache = ResultCache(config.kept_bytes, stored=config.stored, journal=self.journal)
+        self.result_cache = ResultCache(config.kept_bytes, self.journal)
         self.letters = DeadLetters(self.dependencies, config.kept_bytes, self.journal)
         self.house = House(config.epoch, self.journal)
         self.unwritten: dict[int, ClientSession] = {}

@@ -49,7 +49,7 @@ class Views:
     """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON.
 
     Attributes:
-        store: what was told of the store last, empty without one.
+        journal: what was told of the journal last, empty without one.
         shortage: what the hub's process lacks and what to do; empty when it lacks nothing.
     """
 
@@ -70,7 +70,6 @@ class Views:
         self._pools = pools
         self._clients = clients
         self._schedules = schedules
-        self.store: dict[str, object] = {}
         self.journal: dict[str, object] = {}
         self.shortage = ""
         self._over_rate: dict[str, tuple[int, str]] = {}
@@ -150,7 +149,6 @@ class Views:
             "pools": [pool_view(lane, now) for lane in self._hub.lanes.values()],
             "refused": dict(self._pools.refused),
             "warnings": self._warnings(),
-            "store": self.store,
             "journal": self.journal,
             "over_rate": {
                 user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +14,13 @@ from taskmesh.config import HubConfig
 from taskmesh.core.actions import WriteJournal
 from taskmesh.core.events import JournalRead, JournalTold, JournalWritten
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.journal.address import JournalAddress
 from taskmesh.journal.entries import changes_of, decode
 from taskmesh.journal.file import FileJournal
 from taskmesh.journal.port import JournalStore, JournalUnavailable
 from taskmesh.journal.writer import JournalState, JournalWriter
 from taskmesh.net.hub.shell import HubShell
-from taskmesh.net.hub.store import address_source
+from taskmesh.security.key_files import read_secret
 from taskmesh.system.clock import monotonic, wall
 from taskmesh.system.loop import Loop
 from taskmesh.system.wakeup import Wakeup
@@ -125,7 +127,7 @@ def journal_store(config: HubConfig) -> JournalStore:
         ConfigError: its name cannot be used, or its client package is not installed.
     """
     is_address = "://" in config.journal or config.journal_file
-    source = address_source("journal", config.journal, config.journal_file) if is_address else None
+    source = _address_source(config.journal, config.journal_file) if is_address else None
     if source is None:
         return FileJournal(Path(config.journal), strict=config.strict)
     try:
@@ -137,3 +139,33 @@ def journal_store(config: HubConfig) -> JournalStore:
             "a journal in Redis needs the Python package redis: pip install 'taskmesh[redis]'"
         ) from None
     return RedisJournal(source, strict=config.strict)
+
+
+def _address_source(url: str, file: str) -> Callable[[], JournalAddress]:
+    """Return a function that reads an address, for a mounted Secret may change.
+
+    Args:
+        url: the address.
+        file: the path of a file with the address.
+
+    Raises:
+        ConfigError: the address cannot be used, others can read its file, or its password could be seen.
+    """
+    if url and file:
+        raise ConfigError("give the journal's URL once: either hub.journal or hub.journal_file")
+    if file:
+        source = partial(_from_file, Path(file))
+        source()
+        return source
+    address = JournalAddress.of(url)
+    if address.secret:
+        raise ConfigError(
+            "the journal's URL has a password, which others could read in the list of processes, in the "
+            "environment or in a file of settings: write the URL into a file of mode 0600, and give "
+            "--journal-file FILE (TASKMESH_JOURNAL_FILE, hub.journal_file)"
+        )
+    return lambda: address
+
+
+def _from_file(file: Path) -> JournalAddress:
+    return JournalAddress.of(read_secret(file, "the file with the journal's URL"))

@@ -28,7 +28,6 @@ from taskmesh.net.hub.memory_limit import MemoryLimit
 from taskmesh.net.hub.settings import hub_settings, new_epoch, payload_bytes
 from taskmesh.net.hub.shell import HubShell, WallClock
 from taskmesh.net.hub.sockets import HubSockets
-from taskmesh.net.hub.store import outcome_store, store_reports
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors
@@ -102,20 +101,19 @@ def run_hub(
     with (
         Context(max_sockets=socket_limit(settings.max_pools)) as context,
         StopRequest(loop, parent).listening() as stop,
-        outcome_store(config) as (store, restored),
         hub_journal(config.hub) as journal,
         hub_side(config, loop, record, deployments) as reception,
     ):
-        settings = replace(settings, stored=store is not None, journaled=journal is not None)
-        events: deque[object] = deque(restored)
+        settings = replace(settings, journaled=journal is not None)
+        events: deque[object] = deque()
         sockets = listen(
             context, loop, events, record, config=config, settings=settings, bind=bind, pool=pool
         )
-        hub = HubShell(HubMachine(settings, time.monotonic()), sockets, store, events, journal)
+        hub = HubShell(HubMachine(settings, time.monotonic()), sockets, events, journal)
         files = FileLimit(raise_file_limit(), sockets.listeners, events, sockets.peer_errors.add)
         loop.parts = [hub]
         memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
-        loop.timers = [*sockets.timers, files, memory, WallClock(events), *store_reports(store, events)]
+        loop.timers = [*sockets.timers, files, memory, WallClock(events)]
         if journal is not None:
             journal.start(loop, hub)
         try:

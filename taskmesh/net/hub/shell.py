@@ -10,7 +10,6 @@ from taskmesh.core import actions as act
 from taskmesh.core.events import Clock, LaneOpened
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.net.shell import Shell
-from taskmesh.stores.port import OutcomeStore
 from taskmesh.system.clock import monotonic, wall
 from taskmesh.wire import messages as m
 
@@ -62,7 +61,6 @@ class HubShell(Shell[HubMachine]):
     Args:
         machine: the hub's machine.
         links: the links to pools and clients.
-        store: for outcomes that are kept, if there is one (the machine's settings say so, too).
         events: events for the machine, to which links append; a new queue by default.
         journal: where tasks are written down, if there is one (the machine's settings say so, too).
     """
@@ -71,7 +69,6 @@ class HubShell(Shell[HubMachine]):
         self,
         machine: HubMachine,
         links: HubLinks,
-        store: OutcomeStore | None = None,
         events: deque[Any] | None = None,
         journal: JournalLink | None = None,
     ) -> None:
@@ -83,8 +80,6 @@ class HubShell(Shell[HubMachine]):
             act.CloseLane: lambda action: links.close_lane(action.session),
             act.LogEvent: lambda action: links.record(action.kind, action.fields),
         }
-        if store is not None:
-            perform[act.StoreOutcomes] = lambda action: store.put(action.entries)
         if journal is not None:
             perform[act.WriteJournal] = journal.write
         super().__init__(machine, perform, events)

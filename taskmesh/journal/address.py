@@ -1,4 +1,4 @@
-"""The URL of a store: which ones there are, and what may stand in them where others can read it."""
+"""The URL of a journal in Redis, and what may stand in it where others can read it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FORM = "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///PATH
 
 
 @dataclass(frozen=True, slots=True)
-class StoreAddress:
-    """The address of a store.
+class JournalAddress:
+    """The address of a journal in Redis.
 
     Attributes:
         url: the whole URL.
@@ -30,29 +30,29 @@ class StoreAddress:
     local: bool
 
     def __repr__(self) -> str:
-        return f"<StoreAddress {self.shown}>"
+        return f"<JournalAddress {self.shown}>"
 
     @classmethod
-    def of(cls, url: str) -> StoreAddress:
+    def of(cls, url: str) -> JournalAddress:
         """Reads a URL; what it complains of never shows a password.
 
         Raises:
-            ConfigError: it is no URL of a store.
+            ConfigError: it is no such URL.
         """
         try:
             parts = urlsplit(url)
             host, port, password = parts.hostname or "", parts.port, parts.password
         except ValueError:
-            raise ConfigError(f"the store's URL cannot be read: {_FORM}") from None
+            raise ConfigError(f"the journal's URL cannot be read: {_FORM}") from None
         if parts.scheme not in SCHEMES:
-            raise ConfigError(f"the store's URL does not begin with redis://, rediss:// or unix://: {_FORM}")
+            raise ConfigError(f"a journal's URL begins with redis://, rediss:// or unix://: {_FORM}")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if "password" in options:
             raise ConfigError("a password stands before the host: redis://USER:PASSWORD@HOST:PORT/DB")
         unknown = sorted(options.keys() - OPTIONS)
         if unknown:
             raise ConfigError(
-                f"the store's URL has options that are unknown: {', '.join(unknown)}; "
+                f"the journal's URL has options that are unknown: {', '.join(unknown)}; "
                 f"known are {', '.join(sorted(OPTIONS))}"
             )
         local = parts.scheme == "unix"
@@ -60,7 +60,7 @@ class StoreAddress:
         database = options.get("db", "0" if local else path or "0")
         named = bool(path) if local else bool(host) and path in ("", database)
         if not named or not database.isdecimal():
-            raise ConfigError(f"the store's URL does not name a server and a database's number: {_FORM}")
+            raise ConfigError(f"the journal's URL does not name a server and a database's number: {_FORM}")
         place = path if local else f"{f'[{host}]' if ':' in host else host}:{port or 6379}"
         shown = f"unix://{place}?db={database}" if local else f"{parts.scheme}://{place}/{database}"
         return cls(url, shown, password is not None, local)

@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.errors import ConfigError
-from taskmesh.stores.address import StoreAddress
+from taskmesh.journal.address import JournalAddress
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from taskmesh.stores.address import StoreAddress
     ],
 )
 def test_good_ones(url, shown):
-    address = StoreAddress.of(url)
+    address = JournalAddress.of(url)
 
     assert address.shown == shown
     assert address.secret == ("secret" in url)
@@ -28,9 +28,9 @@ def test_good_ones(url, shown):
 @pytest.mark.parametrize(
     ("url", "cure"),
     [
-        ("", "begin with redis://"),
-        ("http://host", "begin with redis://"),
-        ("127.0.0.1:6379", "begin with redis://"),
+        ("", "begins with redis://"),
+        ("http://host", "begins with redis://"),
+        ("127.0.0.1:6379", "begins with redis://"),
         ("redis://", "does not name a server"),
         ("redis://host/first", "database's number"),
         ("redis://host:port/0", "cannot be read"),
@@ -38,11 +38,11 @@ def test_good_ones(url, shown):
         ("unix://?db=0", "does not name a server"),
         ("redis://host/0?password=hush", "before the host"),
         ("redis://host/0?socket_timeout=hush", "options that are unknown: socket_timeout"),
-        ("ftp://user:hush@host", "begin with redis://"),
+        ("ftp://user:hush@host", "begins with redis://"),
     ],
 )
 def test_others_are_refused_with_the_cure_and_without_the_password(url, cure):
     with pytest.raises(ConfigError, match=cure) as caught:
-        StoreAddress.of(url)
+        JournalAddress.of(url)
 
     assert "hush" not in str(caught.value)
