@@ -16,12 +16,9 @@ from typing import Any, NoReturn
 from taskmesh.errors import BadSignature
 from taskmesh.shm.blob import Blob
 from taskmesh.shm.files import Buffer
+from taskmesh.wire.runs import KEYED, MAGIC
 
-MAGIC = b"\x01TMS"
-"""No pickle begins like this."""
 LENGTH = len(MAGIC) + 32
-KEYED = b"\x01TMK"
-"""Before a signed payload whose signature holds for a key: then the key's length, and the key."""
 _LENGTH = struct.Struct(">I")
 NO_SIGNATURE = (
     "it is not signed, but others here have a mesh key: copy the file mesh.secret from a worker's keys"

@@ -82,6 +82,13 @@ def hub_families(machine: HubMachine) -> list[Family]:
         Family("taskmesh_pools_refused", "gauge", "Pools that were refused, by name.").add(
             len(machine.pools.refused)
         ),
+        Family("taskmesh_kept_outcomes", "gauge", "Outcomes that are kept for whoever asks.").add(
+            len(machine.state.result_cache)
+        ),
+        Family("taskmesh_kept_evicted_total", "counter", "Kept outcomes that had no room any more.").add(
+            machine.state.result_cache.evicted
+        ),
+        Family("taskmesh_dead_letters", "gauge", "Dead letters.").add(len(machine.state.letters.letters)),
         *_journal_families(machine.views.journal),
     ]
 

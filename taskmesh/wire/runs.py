@@ -44,6 +44,11 @@ Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
 Awaited = Annotated[list[tuple[Name, Name]], Meta(max_length=MOST_AWAITED)]
 """Task names and keys of tasks and promises that a task waits for."""
 
+MAGIC, KEYED = b"\x01TMS", b"\x01TMK"
+"""The first bytes of a signed payload, and of one before which stand the length of its task's key and the key.
+
+No pickle begins like these."""
+
 # --- specs, runs of tasks, their outcomes ---------------------------------------------------------------
 
 if TYPE_CHECKING:

@@ -38,18 +38,22 @@ class DeadLetters:
 
     Attributes:
         letters: oldest first.
-        dropped: how many have gone before their time.
+        evicted: how many have gone before their time.
     """
 
     def __init__(self, dependencies: Dependencies, most_bytes: int, journal: JournalEntries | None) -> None:
         self.letters: dict[int, JournalLetter] = {}
-        self.dropped = 0
+        self.evicted = 0
         self._dependencies = dependencies
         self._most_bytes = most_bytes
         self._journal = journal
         self._roots: dict[int, int] = {}  # the letter of each task in one
         self._sizes: dict[int, int] = {}
         self._size = 0
+
+    def view(self) -> dict[str, int]:
+        """Return the counts in plain data."""
+        return {"letters": len(self.letters), "bytes": self._size, "evicted": self.evicted}
 
     def attempt_failed(self, record: TaskRecord, failure: Failed, wall: float) -> None:
         """Remember a failed attempt of a task that will be a letter, should it end badly."""
@@ -160,7 +164,7 @@ class DeadLetters:
         self._write(task)
         while self.letters and (self._size > self._most_bytes or len(self.letters) > MOST):
             self._drop(next(iter(self.letters)))
-            self.dropped += 1
+            self.evicted += 1
 
     def _grow(self, task: int, size: int) -> None:
         self._sizes[task] = self._sizes.get(task, 0) + size

@@ -56,6 +56,9 @@ class LetterViews:
         if letter.replays and command.verb == REPLAY:
             text = f"it was run again already, as task {letter.replays[-1]}: say --again to do that once more"
             return m.Answer(number, None, text)
+        refusal = self._replays.refusal(letter)
+        if refusal:
+            return m.Answer(number, None, refusal)
         replay = self._replays.replay(task, letter)
         if not replay:
             return m.Answer(number, None, "the hub is full (hub.max_tasks): try again later")

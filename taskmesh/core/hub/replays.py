@@ -12,7 +12,7 @@ from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.ids import task_id, text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.wire.journal import JournalLetter, LetterTask
-from taskmesh.wire.runs import Run, Spec
+from taskmesh.wire.runs import KEYED, MAGIC, Run, Spec
 
 KEEP = 86_400.0
 """Seconds for which the outcome of a replay is kept, at least."""
@@ -32,6 +32,18 @@ class Replays:
     def __init__(self, hub: HubState, submissions: Submissions) -> None:
         self._hub = hub
         self._submissions = submissions
+
+    @staticmethod
+    def refusal(letter: JournalLetter) -> str:
+        """Return the reason why a letter cannot be run again; empty if it can."""
+        for each in (letter.task, *letter.blocked):
+            for payload in each.run.payloads:
+                if bytes(getattr(payload, "head", payload)[: len(MAGIC)]) in (MAGIC, KEYED):
+                    return (
+                        "its call is signed for the id that it had (mesh.secret), and the hub has no key to sign "
+                        "another: submit it again from a program"
+                    )
+        return ""
 
     def replay(self, task: int, letter: JournalLetter) -> str:
         """Run a letter again; return the id of its new task, empty if the hub is full."""

@@ -13,7 +13,7 @@ from taskmesh.core.link import size_of, size_of_failure
 from taskmesh.wire.journal import KEPT, JournalKept
 from taskmesh.wire.runs import DoneRun, Failed
 
-KEPT_BYTES: Final = 256 << 20
+KEPT_BYTES: Final = 1 << 30
 ENTRY: Final = 800
 """Bytes that an outcome takes beside its payload, about: small ones are most of them."""
 STALE: Final = 64
@@ -88,6 +88,10 @@ class ResultCache:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def view(self) -> dict[str, int]:
+        """Return the counts in plain data."""
+        return {"outcomes": len(self._kept), "bytes": self.size, "evicted": self.evicted}
 
     def keep(
         self, record: TaskRecord, outcome: Outcome, now: float, *, wall: float = 0.0, user: str = ""

@@ -150,6 +150,8 @@ class Views:
             "refused": dict(self._pools.refused),
             "warnings": self._warnings(),
             "journal": self.journal,
+            "kept": self._hub.result_cache.view(),
+            "dead": self._hub.letters.view(),
             "over_rate": {
                 user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()
             },

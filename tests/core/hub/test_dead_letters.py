@@ -8,6 +8,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.hub import dead_letters
 from taskmesh.core.ids import parse, task_id, text_of
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import MAGIC
 from tests.core.rig import HubRig, spec
 
 DETACHED = spec(detach=True, keep=60.0, max_retries=1, backoff=0.1, jitter=False)
@@ -149,7 +150,7 @@ def test_there_are_so_many_letters_and_they_are_kept_for_so_long(rig, monkeypatc
     seqs = rig.submit(count=5, one=spec(detach=True))
     fail_all(rig, session)
     assert list(letters(rig)) == [task_id(1, seq) for seq in seqs[2:]]
-    assert rig.hub.state.letters.dropped == 2
+    assert rig.hub.snapshot()["dead"]["evicted"] == 2
     rig.tell(ev.Clock(dead_letters.LIFETIME))
     rig.after(1.0)
     assert letters(rig) == {}
@@ -158,3 +159,11 @@ def test_there_are_so_many_letters_and_they_are_kept_for_so_long(rig, monkeypatc
 @pytest.mark.parametrize("verb", ["dead-letter", "dead-replay", "dead-purge"])
 def test_of_one_that_is_not_there_it_says_where_to_look(rig, verb):
     assert "taskmesh dead list" in ask(rig, verb, "x").error
+
+
+def test_a_signed_call_is_not_run_again_and_the_reason_is_told(rig):
+    session = rig.join()
+    (seq,) = rig.submit(one=spec(detach=True))
+    rig.hub.state.ledger.tasks[task_id(1, seq)].payload = MAGIC + b"x" * 40
+    fail_all(rig, session)
+    assert "submit it again" in ask(rig, "dead-replay", text_of(task_id(1, seq))).error

@@ -500,3 +500,40 @@ def test_a_client_that_comes_back_is_answered_with_what_is_kept():
     assert second.outcomes(1) == {seq: "done"}
     second.write()
     assert kinds(second) == "k"
+
+
+@pytest.mark.parametrize("state", ["living", "kept", "ended", "dead", "replayed"])
+@pytest.mark.parametrize("submitter", ["same", "other"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_w44_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, submitter, restarted):
+    one = spec("f", keep=0.0 if state == "ended" else 60.0, detach=True)
+    rig = hub()
+    rig.client()
+    pool = rig.join(slots=8)
+    past_recovery(rig, pool)
+    rig.submit(one=one, key="k")
+    if state in ("kept", "ended"):
+        run_all(rig, pool)
+        acknowledge(rig)
+    elif state != "living":
+        rig.fail(pool, rig.held[pool][0], text="bad", retryable=True)
+        acknowledge(rig)
+    if state == "replayed":
+        [(task, letter)] = rig.hub.state.letters.letters.items()
+        rig.hub.letters._replays.replay(task, letter)
+        rig.after(0.0)
+    rig.write()
+    if restarted:
+        rig = after_death(rig)
+        pool = rig.join(slots=8)
+        past_recovery(rig, pool)
+    client = 1 if submitter == "same" else 2
+    rig.client(client)
+    before = len(rig.held[pool])
+    (seq,) = rig.submit(client, one=one, key="k")
+    runs = len(rig.held[pool]) - before
+    joined, answered, again = (0, None), (0, "done"), (1, None)
+    expected = {"living": joined, "kept": answered, "ended": again, "dead": again, "replayed": joined}
+    assert (runs, rig.outcomes(client).get(seq)) == expected[state]
+    run_all(rig, pool)
+    assert rig.outcomes(client)[seq] == "done"
