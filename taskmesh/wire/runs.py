@@ -45,7 +45,7 @@ Awaited = Annotated[list[tuple[Name, Name]], Meta(max_length=MOST_AWAITED)]
 """Task names and keys of tasks and promises that a task waits for."""
 
 MAGIC, KEYED = b"\x01TMS", b"\x01TMK"
-"""The first bytes of a signed payload, and of one before which stand the length of its task's key and the key.
+"""The first bytes of a signed payload, and of one before which the key of its task stands, after its length.
 
 No pickle begins like these."""
 

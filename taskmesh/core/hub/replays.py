@@ -17,6 +17,11 @@ from taskmesh.wire.runs import KEYED, MAGIC, Run, Spec
 KEEP = 86_400.0
 """Seconds for which the outcome of a replay is kept, at least."""
 
+SIGNED = (
+    "its call is signed for the id that it had (mesh.secret), and the hub has no key to sign it for another: "
+    "submit it again from a program"
+)
+
 
 class Replays:
     """Runs dead letters again, with the tasks that they have blocked.
@@ -36,14 +41,9 @@ class Replays:
     @staticmethod
     def refusal(letter: JournalLetter) -> str:
         """Return the reason why a letter cannot be run again; empty if it can."""
-        for each in (letter.task, *letter.blocked):
-            for payload in each.run.payloads:
-                if bytes(getattr(payload, "head", payload)[: len(MAGIC)]) in (MAGIC, KEYED):
-                    return (
-                        "its call is signed for the id that it had (mesh.secret), and the hub has no key to sign "
-                        "another: submit it again from a program"
-                    )
-        return ""
+        payloads = [payload for each in (letter.task, *letter.blocked) for payload in each.run.payloads]
+        heads = {bytes(getattr(payload, "head", payload)[: len(MAGIC)]) for payload in payloads}
+        return SIGNED if heads & {MAGIC, KEYED} else ""
 
     def replay(self, task: int, letter: JournalLetter) -> str:
         """Run a letter again; return the id of its new task, empty if the hub is full."""

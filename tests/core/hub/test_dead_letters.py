@@ -164,6 +164,6 @@ def test_of_one_that_is_not_there_it_says_where_to_look(rig, verb):
 def test_a_signed_call_is_not_run_again_and_the_reason_is_told(rig):
     session = rig.join()
     (seq,) = rig.submit(one=spec(detach=True))
-    rig.hub.state.ledger.tasks[task_id(1, seq)].payload = MAGIC + b"x" * 40
+    rig.hub.state.ledger.tasks[task_id(1, seq)].payload = MAGIC + b"xxxx"
     fail_all(rig, session)
     assert "submit it again" in ask(rig, "dead-replay", text_of(task_id(1, seq))).error
