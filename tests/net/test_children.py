@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, Retry, WaitFor, current_task, errors, gather, promise, task
+from tests.harness.cluster import SETTINGS, Cluster
 from tests.harness.journal import note, words
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -264,3 +265,35 @@ def test_the_upstream_of_a_task(mesh: Mesh):
 
     one = noted.submit(Path(os.devnull), 1)
     assert mesh.submit(told, one, 2).result(WAIT_S) == (one.task_id,)
+
+
+@task(resume=True)
+def held_between(journal: Path, count: int, gate: Path) -> int:
+    """The sum of squares, once somebody has opened the gate."""
+    total = sum(gather([noted.submit(journal, number) for number in range(count)]))
+    note(journal, "computed")
+    wait_until(gate.exists, WAIT_S)
+    return total
+
+
+def test_children_that_have_ended_do_not_run_again_when_the_hub_and_all_pools_are_killed(
+    programs: Programs, tmp_path: Path
+):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    settings = {**SETTINGS, "TASKMESH_JOURNAL": str(tmp_path / "tasks.journal")}
+    cluster = Cluster(programs)
+    cluster.start_hub(settings)
+    cluster.start_worker("one")
+    with cluster.mesh() as mesh:
+        future = mesh.with_options(detach=True).submit(held_between, journal, 6, gate)
+        wait_until(lambda: "computed" in words(journal), WAIT_S)
+        wait_until(lambda: mesh.status()["journal"]["waiting"] == 0, WAIT_S)
+    cluster.hub.kill()
+    cluster.pools["one"].kill_all()
+    gate.touch()
+    cluster.start_hub(settings)
+    cluster.start_worker("two")
+    with cluster.mesh() as mesh:
+        assert mesh.attach(future.task_id).result(WAIT_S) == sum(number * number for number in range(6))
+    numbers = [word for word in words(journal) if word != "computed"]
+    assert sorted(numbers) == [str(number) for number in range(6)], "none ran twice"
