@@ -1,7 +1,7 @@
 """A client of the benchmark of journals: it submits when it is told to, and tells how long that took.
 
-`python -m benchmarks.submission ADDRESS ROW COUNT`. It prints "ready", waits for a line on standard input, and
-prints its times of the monotonic clock, which processes compare, as JSON.
+`python -m benchmarks.submission ADDRESS ROW COUNT`. It prints "ready", waits for a line on standard input,
+and prints its times of the monotonic clock, which processes compare, as JSON.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ def lone(mesh: Mesh, arguments: Iterator[bytes]) -> list[float]:
     times = []
     for payload in arguments:
         begin = time.perf_counter()
-        mesh.submit(workloads.noop, payload)
+        future = mesh.submit(workloads.noop, payload)
         mesh.flush()
         times.append(time.perf_counter() - begin)
+        if not future.accepted:
+            raise AssertionError("the task is not accepted")
     return times
 
 
