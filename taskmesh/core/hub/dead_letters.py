@@ -17,7 +17,7 @@ from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import size_of_failure
 from taskmesh.wire.journal import LETTER, JournalLetter, LetterAttempt, LetterTask
-from taskmesh.wire.runs import DONE, Failed, Run, Value
+from taskmesh.wire.runs import SUCCESS, Failed, Run, Value
 
 MOST: Final = 10_000
 LIFETIME: Final = 7 * 86_400.0
@@ -86,13 +86,11 @@ class DeadLetters:
         letter = self.letters.get(root) if root is not None else None
         if letter is None or root is None or len(letter.blocked) >= MOST_BLOCKED:
             return
-        task, values = (
-            LetterTask(self._run(record, (failure.upstream,)), record.spec.spec),
-            self._values(record),
-        )
-        letter.blocked.append(task)
+        task = LetterTask(self._run(record, (failure.upstream,)), record.spec.spec)
         known = {value.seq for value in letter.values}
-        letter.values += [value for value in values if value.seq not in known]
+        values = [value for value in self._values(record) if value.failed is None and value.seq not in known]
+        letter.blocked.append(task)
+        letter.values += values
         self._roots[record.id] = root
         self._put(root, task, values)
 
@@ -147,7 +145,7 @@ class DeadLetters:
             needs = list(record.links.needs)
             others = [seq for seq in after if seq not in needs]
             run.needs, run.after = ([needs] if needs else []), ([others] if others else [])
-            run.when = record.links.when if record.links.when != DONE or needs else 0
+            run.when = record.links.when if needs else SUCCESS
         return run
 
     def _values(self, record: TaskRecord) -> list[Value]:
@@ -155,7 +153,7 @@ class DeadLetters:
         base, values = record.id >> SEQ_BITS << SEQ_BITS, self._dependencies.values
         needs = record.links.needs if record.links is not None else ()
         found = [values.get(base | seq) for seq in needs]
-        return [held.value for held in found if held is not None and held.value.failed is None]
+        return [held.value for held in found if held is not None]
 
     # --- room ---------------------------------------------------------------------------------------------
 

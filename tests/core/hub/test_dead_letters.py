@@ -8,7 +8,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.hub import dead_letters
 from taskmesh.core.ids import parse, task_id, text_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import MAGIC
+from taskmesh.wire.runs import DONE, MAGIC
 from tests.core.rig import HubRig, spec
 
 DETACHED = spec(detach=True, keep=60.0, max_retries=1, backoff=0.1, jitter=False)
@@ -167,3 +167,15 @@ def test_a_signed_call_is_not_run_again_and_the_reason_is_told(rig):
     rig.hub.state.ledger.tasks[task_id(1, seq)].payload = MAGIC + b"xxxx"
     fail_all(rig, session)
     assert "submit it again" in ask(rig, "dead-replay", text_of(task_id(1, seq))).error
+
+
+def test_a_finalizer_that_fails_is_run_again_with_the_bad_end_that_it_had_got(rig):
+    session = rig.join(slots=8)
+    (broken,) = rig.submit(one=spec("broken"))
+    final = rig.depend(broken, when=DONE, one=spec("final", detach=True))
+    fail_all(rig, session)
+    assert list(letters(rig)) == [task_id(1, final)]
+
+    assert ask(rig, "dead-replay", text_of(task_id(1, final))).value["tasks"] == 1
+    values = [value for message in rig.pushed for run in message.runs for value in run.values]
+    assert values[-1].failed.text == "bad"
