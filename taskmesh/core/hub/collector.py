@@ -139,10 +139,12 @@ class Collector:
         if record.spec.spec.keep <= 0:
             return
         hub = self._hub
-        user = self._ledger.account(record.id >> SEQ_BITS).user
-        for task in hub.result_cache.keep(record, outcome, hub.now, wall=hub.wall, user=user):
+        for task in hub.result_cache.keep(record, outcome, hub.now, wall=hub.wall, user_of=self._user_of):
             if hub.journal is not None:
                 hub.journal.delivered(task >> SEQ_BITS, *_of_task(outcome, task), hub.specs)
+
+    def _user_of(self, task: int) -> str:
+        return self._ledger.account(task >> SEQ_BITS).user
 
     def _was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
         """Return True if the attempt was sent to this session, even if that session is over."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 from taskmesh.core.hub.journal_entries import JournalEntries
@@ -22,6 +23,11 @@ _REMEMBERED: Final = frozenset({"exception", "result"})
 
 Outcome = DoneRun | Failed
 Key = tuple[str, str]
+
+
+def _nobody(_task: int) -> str:
+    """Return the user of every task of a hub without keys."""
+    return ""
 
 
 class CachedOutcome:
@@ -94,7 +100,13 @@ class ResultCache:
         return {"outcomes": len(self._kept), "bytes": self.size, "evicted": self.evicted}
 
     def keep(
-        self, record: TaskRecord, outcome: Outcome, now: float, *, wall: float = 0.0, user: str = ""
+        self,
+        record: TaskRecord,
+        outcome: Outcome,
+        now: float,
+        *,
+        wall: float = 0.0,
+        user_of: Callable[[int], str] = _nobody,
     ) -> list[int]:
         """Note how a task ended, if its spec asks for that; return the ids by which that can be asked for.
 
@@ -103,16 +115,22 @@ class ResultCache:
             outcome: its result, or its bad end.
             now: the time.
             wall: the time on the wall.
-            user: the user whose task it is.
+            user_of: gives the user whose task one of them is: several may wait, by its key.
         """
         spec, extra = record.spec.spec, record.extra
         if extra is None or spec.keep <= 0:
             return []
         is_for_all = isinstance(outcome, Failed) or spec.shared == "all"
         key = extra.key if is_for_all and _answers(outcome) else None
-        tasks = extra.waiting(record.id)
-        cached = CachedOutcome(self._next, now + spec.keep, outcome, key, tasks, user)
-        return tasks if self._put(cached, wall + spec.keep) else []
+        users: dict[str, list[int]] = {}
+        for task in extra.waiting(record.id):
+            users.setdefault(user_of(task), []).append(task)
+        kept: list[int] = []
+        for user, tasks in (users or {"": []}).items():
+            cached = CachedOutcome(self._next, now + spec.keep, outcome, key, tasks, user)
+            kept += tasks if self._put(cached, wall + spec.keep) else []
+            key = None  # the first one answers it
+        return kept
 
     def keep_for(self, key: Key, keep: float, outcome: Outcome, now: float, *, wall: float = 0.0) -> None:
         """Note an outcome for `keep` seconds, if another attempt would come to it as well."""
@@ -120,12 +138,19 @@ class ResultCache:
             return
         self._put(CachedOutcome(self._next, now + keep, outcome, key, [], ""), wall + keep)
 
-    def add(self, key: Key, task: int, now: float, *, wall: float = 0.0) -> None:
+    def add(self, key: Key, task: int, now: float, *, wall: float = 0.0, user: str = "") -> None:
         """Another task was answered with the outcome of a key: it can be asked for by its id, too."""
-        cached = self._by_key[key]
-        cached.tasks = [*cached.tasks, task]
-        self._by_task[task] = cached
-        self._write(cached, wall + cached.until - now)
+        first = self._by_key[key]
+        cached = CachedOutcome(self._next, first.until, first.outcome, None, [task], user)
+        self._put(cached, wall + first.until - now)
+
+    def forget_failure(self, key: Key, now: float, *, wall: float = 0.0) -> None:
+        """Have a bad end answer no later submission of its key; by its ids it can still be asked for."""
+        cached = self._by_key.get(key)
+        if cached is not None and isinstance(cached.outcome, Failed):
+            del self._by_key[key]
+            cached.key = None
+            self._write(cached, wall + cached.until - now)
 
     def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
         """Take in an entry of the journal."""

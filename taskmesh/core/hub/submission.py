@@ -464,7 +464,8 @@ class Submissions:
         seq, key, cache = run.seqs[0], (entry.spec.name, run.key), self._hub.result_cache
         kept = cache.find(key, now)
         if kept is not None and entry.spec.detach:
-            cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall)
+            user = self._ledger.account(client).user
+            cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
         if kept is None and run.parent is not None:
             kept = self._hub.children.outcome(_id_of(run.parent), key)
         if kept is None:

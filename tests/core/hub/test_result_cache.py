@@ -8,6 +8,7 @@ import pytest
 from taskmesh.core.events import FromClient
 from taskmesh.core.hub.result_cache import ENTRY, ResultCache
 from taskmesh.core.hub.states import TaskRecord
+from taskmesh.core.ids import task_id
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Run
 from tests.core.rig import HubRig, spec
@@ -196,3 +197,36 @@ def _record(key: str) -> TaskRecord:
     record = TaskRecord(1, SpecEntry(1, spec(**LASTING)), 0, b"")
     record.more().key = ("f", key)
     return record
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_user_asks_by_the_ids_of_its_own_tasks_whoever_else_has_waited_for_the_key(is_late):
+    rig, one = HubRig(), spec(detach=True, **LASTING)
+    for client, user in ((1, "a"), (2, "b")):
+        rig.tell(FromClient(client, m.ClientHello(client, 0, credit=1 << 20), user))
+    session = rig.join()
+    (first,) = rig.submit(1, one=one, key="k")
+    if is_late:
+        rig.report(session, done=((1, first, 1),))
+    (second,) = rig.submit(2, one=one, key="k")
+    rig.report(session, done=tuple(rig.held[session]))
+
+    cache = rig.hub.state.result_cache
+    of_a, of_b = cache.of_task(task_id(1, first), rig.now), cache.of_task(task_id(2, second), rig.now)
+    assert of_a is not None
+    assert of_b is not None
+    assert (of_a.user, of_b.user) == ("a", "b")
+
+
+def test_tasks_that_a_key_answers_take_room_of_their_own(rig):
+    one = spec(detach=True, **LASTING)
+    session = rig.join()
+    (first,) = rig.submit(1, one=one, key="k")
+    rig.report(session, done=((1, first, 1),))
+    cache = rig.hub.state.result_cache
+    before = cache.size
+    seqs = [rig.submit(2, one=one, key="k")[0] for _ in range(10)]
+
+    assert cache.size >= before + 10 * ENTRY
+    assert all(cache.of_task(task_id(2, seq), rig.now) for seq in seqs)
+    assert max(len(cached.tasks) for cached in cache._kept.values()) == 1, "none is written again and again"
