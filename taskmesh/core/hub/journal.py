@@ -340,9 +340,13 @@ class Journal(JournalEntries):
 
 def is_durable(spec: Spec, run: Run) -> bool:
     """Return True if tasks are written down; not those that end with their client or their parent."""
-    ends_with_others = run.parent is not None or spec.on_client_loss == "cancel"
-    is_wanted = spec.durable is not False and spec.acks == "late"
-    return spec.kind in DURABLE_KINDS and is_wanted and not ends_with_others
+    ends_with_others = (run.parent is not None and not spec.detach) or spec.on_client_loss == "cancel"
+    return spec.kind in DURABLE_KINDS and is_wanted(spec) and not ends_with_others
+
+
+def is_wanted(spec: Spec) -> bool:
+    """Return True if a spec lets its tasks be written down: another hub may run them again."""
+    return spec.durable is not False and spec.acks == "late"
 
 
 def _edges(run: Run) -> Iterator[tuple[int, frozenset[int]]]:

@@ -54,6 +54,9 @@ class Replays:
         client = int.from_bytes(blake2b(label.encode(), digest_size=8).digest(), "big")
         old = [*(each.run.seqs[0] for each in tasks), *(value.seq for value in letter.values)]
         numbers = {seq: number for number, seq in enumerate(dict.fromkeys(old), 1)}
+        self._hub.result_cache.forget_failure(
+            (letter.task.spec.name, letter.task.run.key), self._hub.now, wall=self._hub.wall
+        )
         values = [replace(value, seq=numbers[value.seq]) for value in letter.values]
         specs = {spec_number(spec): spec for spec in map(_detached, tasks)}
         runs = [_renumbered(each, numbers) for each in tasks]

@@ -13,7 +13,7 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import value_of
-from taskmesh.core.hub.journal import Journal, is_durable, without
+from taskmesh.core.hub.journal import Journal, is_durable, is_wanted, without
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
@@ -184,7 +184,7 @@ class Submissions:
         account.user, account.name = user, name
         for number, spec in specs.items():
             hub.specs.setdefault(number, SpecEntry(number, spec))
-        durable = [run for run in runs if specs[run.spec].durable is not False]
+        durable = [run for run in runs if is_wanted(specs[run.spec])]
         if hub.journal is not None and durable:
             hub.journal.accept(JournalChunk(client, user, name, hub.wall, durable), hub.specs, values)
         hub.dependencies.bring(client, values)

@@ -179,3 +179,31 @@ def test_a_finalizer_that_fails_is_run_again_with_the_bad_end_that_it_had_got(ri
     assert ask(rig, "dead-replay", text_of(task_id(1, final))).value["tasks"] == 1
     values = [value for message in rig.pushed for run in message.runs for value in run.values]
     assert values[-1].failed.text == "bad"
+
+
+def test_a_replay_runs_although_the_bad_end_is_kept_for_its_key(rig):
+    session = rig.join()
+    (seq,) = rig.submit(one=DETACHED, key="k")
+    rig.fail(session, rig.held[session][0], retryable=False)
+    (later,) = rig.submit(one=DETACHED, key="k")
+    assert rig.outcomes(1)[later] == "exception", "another attempt would end so, too"
+
+    told = ask(rig, "dead-replay", text_of(task_id(1, seq))).value
+    rig.report(session, done=(rig.held[session][0],))
+    cache = rig.hub.state.result_cache
+    assert cache.of_task(parse(told["task_id"]), rig.now).outcome.payloads == [b"r"]
+    assert cache.of_task(task_id(1, seq), rig.now).outcome.kind == "exception", "the old one stays"
+    (last,) = rig.submit(one=DETACHED, key="k")
+    assert rig.outcomes(1)[last] == "done"
+
+
+def test_the_replay_of_a_task_that_runs_once_at_most_is_not_run_again_by_the_next_hub():
+    rig = HubRig(journaled=True)
+    rig.tell(ev.JournalRead({}, WALL))
+    rig.client()
+    session = rig.join()
+    (seq,) = rig.submit(one=spec(detach=True, keep=60.0, acks="early"))
+    rig.fail(session, rig.held[session][0], retryable=False)
+    assert ask(rig, "dead-replay", text_of(task_id(1, seq))).value["tasks"] == 1
+    assert rig.held[session], "it runs"
+    assert not [key for key in rig.journal if key[0] == "c"]
