@@ -34,7 +34,7 @@ from taskmesh import Mesh
 
 SUMMARY = "Measure hubs with a journal beside one without, turn by turn. Nothing is asserted about time."
 MEMORY = "memory"
-READY_S = 120.0
+READY, READY_S = b"taskmesh hub: ready", 120.0
 
 
 class Tier(NamedTuple):
@@ -81,6 +81,7 @@ class Bench:
         elif tier.store:
             self._options = ["--journal", str(folder / "journal")]
         self._options += ["--strict"] if tier.strict else []
+        self._started = 0
         self._programs: list[subprocess.Popen[bytes]] = []
         self._clients: list[subprocess.Popen[bytes]] = []
 
@@ -95,9 +96,23 @@ class Bench:
             self.redis.open()
         begin = time.monotonic()
         self._start(*COMMAND, "hub", "--bind", self.address, *self._options)
+        seconds = self._wait_for_hub(begin)
         with Mesh(self.address) as mesh:
             mesh.status(timeout=READY_S)
-            return time.monotonic() - begin
+        return seconds
+
+    def _wait_for_hub(self, begin: float) -> float:
+        """Wait until the hub says that it is ready; a client's own tries to reach it are seconds apart.
+
+        Raises:
+            RuntimeError: it has ended, or takes too long.
+        """
+        log = self.folder / f"log{self._started}"
+        while READY not in log.read_bytes():
+            if self.hub.poll() is not None or time.monotonic() > begin + READY_S:
+                raise RuntimeError(log.read_text())
+            time.sleep(0.005)
+        return time.monotonic() - begin
 
     def close(self) -> None:
         """End everything."""
@@ -139,7 +154,8 @@ class Bench:
         return [json.loads(client.stdout.readline()) for client in started if client.stdout is not None]
 
     def _start(self, *command: str) -> None:
-        with (self.folder / "log").open("ab") as log:
+        self._started += 1
+        with (self.folder / f"log{self._started}").open("wb") as log:
             self._programs.append(
                 subprocess.Popen(command, env=environment(), cwd=ROOT, stdout=log, stderr=log)
             )
@@ -224,6 +240,7 @@ def waiting(tier: Tier, amounts: Amounts) -> dict[str, float]:
             sizes = [path.stat().st_size for path in bench.folder.glob("journal*")]
             found["bytes in the store"] = sum(sizes) / count
         found["reload, s"] = bench.open()
+        found["reload, CPU s"] = machine.processor_seconds([bench.hub.pid])
         found["bytes in the new hub"] = (resident(bench.hub.pid) - empty) / count
         with Mesh(bench.address) as mesh:
             there = mesh.status(timeout=READY_S)["accepted"]
