@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -41,26 +41,38 @@ class ChunkBook:
     Attributes:
         number: its place in the journal.
         entry: as it is written.
-        seqs: its tasks, rising.
+        seqs: its tasks, rising; those of a client's loop follow one another, and take no memory here.
         specs: the numbers of their specs.
         edges: the tasks that each of them depends on, for those that do.
-        left: its tasks that are not over.
+        over: its tasks that are over.
     """
 
-    __slots__ = ("edges", "entry", "left", "number", "seqs", "specs")
+    __slots__ = ("_members", "edges", "entry", "number", "over", "seqs", "specs")
 
     def __init__(self, number: int, entry: JournalChunk) -> None:
         runs = entry.runs
         self.number = number
         self.entry = entry
-        self.seqs = sorted(seq for run in runs for seq in run.seqs)
+        seqs = sorted(seq for run in runs for seq in run.seqs)
+        whole = range(seqs[0], seqs[-1] + 1)
+        follow = len(whole) == len(seqs) and seqs == list(whole)
+        self.seqs: Sequence[int] = whole if follow else seqs
+        self._members: range | frozenset[int] = whole if follow else frozenset(seqs)
         self.specs = {run.spec for run in runs}
         self.edges = {seq: edges for run in runs if run.needs or run.after for seq, edges in _edges(run)}
-        self.left: set[int] = set(self.seqs)
+        self.over: set[int] = set()
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._members and seq not in self.over
+
+    @property
+    def is_over(self) -> bool:
+        """True if all of its tasks are."""
+        return len(self.over) == len(self._members)
 
     def ends(self) -> Ends:
         """Return the entry of the tasks that are over."""
-        return Ends([seq for seq in self.seqs if seq not in self.left])
+        return Ends(sorted(self.over))
 
 
 class ClientBook:
@@ -106,11 +118,11 @@ class ClientBook:
         if chunk is None:
             at = bisect_right(self._firsts, seq)
             chunk = self.chunks[self._firsts[at - 1]] if at else None
-        return chunk if chunk is not None and seq in chunk.left else None
+        return chunk if chunk is not None and seq in chunk else None
 
     def let_go(self, chunk: ChunkBook, seq: int) -> list[int]:
         """A task is over; return the tasks whose outcomes nobody needs any more."""
-        chunk.left.discard(seq)
+        chunk.over.add(seq)
         unused = []
         for upstream in chunk.edges.get(seq, ()):
             self.needed[upstream] -= 1
@@ -311,7 +323,7 @@ class Journal(JournalEntries):
                 self.changes[_task_key(OUTCOME, client, seq)] = None
             for unused in book.let_go(chunk, seq):
                 self.changes[_task_key(VALUE, client, unused)] = None
-            if not chunk.left:
+            if chunk.is_over:
                 book.drop(chunk)
                 self._drop(chunk)
         if not book:

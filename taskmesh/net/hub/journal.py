@@ -43,7 +43,7 @@ class HubJournal:
     def __init__(self, writer: JournalWriter, wakeup: Wakeup, first: JournalRead) -> None:
         self._writer = writer
         self._wakeup = wakeup
-        self._first = first
+        self._first: JournalRead | None = first
         self._events: deque[object] = deque()
         self._positions: deque[tuple[int, int]] = deque()
         self._state = JournalState.CONNECTED
@@ -53,7 +53,9 @@ class HubJournal:
     def start(self, loop: Loop, hub: HubShell) -> None:
         """Give the hub what was read before anybody speaks to it, and tell it from now on what is written."""
         self._events = hub.events
-        self._events.append(self._first)
+        if self._first is not None:
+            self._events.append(self._first)
+            self._first = None  # what the hub does not keep of it is to go
         self._writer.start()
         hub.turn(monotonic())
         loop.watch(self._wakeup.fd, self._on_wakeup)
@@ -109,15 +111,26 @@ def hub_journal(config: HubConfig) -> Iterator[HubJournal | None]:
         closing.callback(store.close)
         try:
             opened = store.open()
-            entries = {key.decode(): data for portion in store.load() for key, data in portion}
+            read = _read(store)
         except JournalUnavailable as error:
             raise ConfigError(f"the journal cannot be used: {error}") from None
-        read = JournalRead({key: decode(key, data) for key, data in entries.items()}, wall())
         wakeup = Wakeup()
         closing.callback(wakeup.close)
         writer = JournalWriter(store, opened, strict=config.strict, wake=wakeup.set)
         closing.callback(writer.close, FLUSH)
-        yield HubJournal(writer, wakeup, read)
+        journal = HubJournal(writer, wakeup, read)
+        del read  # or it would stay for as long as the hub
+        yield journal
+
+
+def _read(store: JournalStore) -> JournalRead:
+    """Read all entries; only those of one portion are there as bytes and as objects at a time."""
+    entries = {}
+    for portion in store.load():
+        for data_key, data in portion:
+            key = data_key.decode()
+            entries[key] = decode(key, data)
+    return JournalRead(entries, wall())
 
 
 def journal_store(config: HubConfig) -> JournalStore:
