@@ -209,17 +209,21 @@ class Client:
             elif not cancel:
                 self.wait_for_all()
                 self._check_outcomes()
-                self._flush_detached(None)
+                self.flush_detached(None)
         except BaseException:
             cancel = True
             raise
         finally:
             with suppress(TaskMeshError, TimeoutError):
-                self._flush_detached(_CANCEL_S)
+                self.flush_detached(_CANCEL_S)
             self._end(cancel=cancel, reason=_left() if detach and not cancel else None)
 
-    def _flush_detached(self, timeout: float | None) -> None:
-        """Wait until the hub has confirmed the tasks that are left to it."""
+    def flush_detached(self, timeout: float | None) -> None:
+        """Wait until the hub has confirmed the tasks that are left to it.
+
+        Raises:
+            TimeoutError: not within `timeout` seconds. Or what broke the port.
+        """
         if any(map(is_detached, self.table.unended)):
             self.table.flush(timeout)
 

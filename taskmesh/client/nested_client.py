@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import TaskOptions
+from taskmesh.client.pending_table import is_detached
 from taskmesh.client.promises import promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import load
@@ -163,23 +164,34 @@ class NestedClient:
     # --- what the parent does at its end
 
     def wait(self) -> None:
-        """Wait until all children have ended; a promise that the parent has not waited for is given up."""
+        """Wait until all children have ended; a promise that the parent has not waited for is given up.
+
+        Detached ones are left to the hub, once it has confirmed them.
+        """
         table = self._client.table
         table.cancel([future for future in table.unended if future._run.spec.kind == PROMISE])
         self._client.wait_for_all()
+        self._client.flush_detached(None)
+        self._cancel_but(is_detached)
 
     def cancel(self) -> None:
-        """Cancel the children that have not ended."""
-        self._client.table.cancel(self._client.table.unended)
+        """Cancel the children that have not ended, but for detached ones."""
+        with suppress(TaskMeshError, TimeoutError):
+            self._client.flush_detached(_ACCEPTED_S)
+        self._cancel_but(is_detached)
 
     def leave(self) -> None:
         """Leave the children that have not ended to the hub, which keeps them for another attempt."""
-        table = self._client.table
         with suppress(TaskMeshError, TimeoutError):  # what the hub does not have is computed again
-            table.flush(_ACCEPTED_S)
+            self._client.table.flush(_ACCEPTED_S)
+        self._cancel_but(lambda future: future._run.is_child or is_detached(future))
+
+    def _cancel_but(self, goes_on: Callable[[TaskFuture[Any]], bool]) -> None:
+        """Cancel the children that have not ended; the hub goes on with some."""
+        table = self._client.table
         unended = table.unended
-        table.cancel([future for future in unended if future._run.is_child], tell=False)
-        table.cancel([future for future in unended if not future._run.is_child])
+        table.cancel([future for future in unended if goes_on(future)], tell=False)
+        table.cancel([future for future in unended if not goes_on(future)])
 
     def awaited(self, futures: Sequence[TaskFuture[Any]]) -> list[tuple[str, str]]:
         """Return the names and keys of those of these tasks that have not ended, once the hub has them.

@@ -8,6 +8,7 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, MeshClosed, NotDurable, UnknownTask
 from tests.harness.cluster import SETTINGS, Cluster
+from tests.harness.journal import words
 from tests.harness.waiting import wait_until
 from tests.net import workload
 
@@ -72,6 +73,21 @@ def test_close_leaves_them_to_the_hub(cluster, how):
     cluster.start_worker("first")
     with cluster.mesh() as mesh:
         assert mesh.attach(detached.task_id).result(END_S) == 3
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("how", ["returns", "fails"])
+def test_a_task_leaves_them_to_the_hub(cluster, tmp_path: Path, how, resume):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    cluster.start_worker("first", slots=3)
+    with cluster.mesh() as mesh:
+        parent = mesh.with_options(resume=resume).submit(workload.leave_behind, str(journal), str(gate), how)
+        assert (parent.exception(END_S) is None) == (how == "returns")
+        if how == "fails":
+            wait_until(lambda: mesh.status()["tasks"]["RUNNING"] == 1, END_S, "the attached one is cancelled")
+        gate.touch()
+        [task_id] = words(f"{journal}.ids")
+        assert mesh.attach(task_id).result(END_S) == "word"
 
 
 def test_a_bad_end_is_kept_as_well(cluster):

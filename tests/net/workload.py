@@ -65,6 +65,16 @@ def hold(journal: str, word: str, gate: str) -> str:
     return word
 
 
+def leave_behind(journal: str, gate: str, how: str) -> None:
+    """Submits a detached task, and notes its id; if it fails, it does so with an attached one on its way."""
+    detached = task(hold).with_options(detach=True).submit(journal, "word", gate)
+    note(f"{journal}.ids", detached.task_id)
+    if how == "fails":
+        task(hold).submit(journal, "never-over", f"{gate}.of-nobody")
+        wait_until(lambda: "never-over" in words(journal), 50)
+        raise Refusal(how)
+
+
 def stop_at(number: int, journal: str, gate: str) -> int:
     """Returns a number; a negative one only when the gate is there."""
     if number < 0:

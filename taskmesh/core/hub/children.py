@@ -2,7 +2,8 @@
 
 A child of a task with `resume=True` has a key that names its parent, and a promise has its own. So another
 attempt of the parent finds them again: on their way by the key, as any second waiter does, or over, since the
-parent keeps their outcomes until its own end. At that end nobody asks for its children any more.
+parent keeps their outcomes until its own end. At that end nobody asks for its children any more; those that
+are detached go on.
 
 They are lost with the hub: what a parent submits again at the next one runs again. Outcomes are not, if the
 journal has the parent.
@@ -176,7 +177,8 @@ class Children:
         for _ in range(min(PORTION, len(self.released))):
             record = self.released.popleft()
             extra = record.extra
-            wanted = extra.parents or not (extra.is_child or (extra.abandoned and not extra.waiters))
+            is_gone = extra.is_child or (extra.abandoned and not extra.waiters)
+            wanted = extra.parents or record.spec.spec.detach or not is_gone
             if record.state <= State.RUNNING and not wanted:
                 taken.append(record)
         return taken

@@ -3,6 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
+from taskmesh.core.hub.journal import is_durable
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import AWAIT, PROMISE, PROMISE_NAME, Failed, LimitRule, Run, Spec
 from tests.core.rig import HubRig, number_of, spec
@@ -279,3 +280,36 @@ class TestWaitFor:
         rig.await_keys(delay=5.0)
         rig.after(0.2)
         assert (rig.state(1, rig.parent), rig.state(1, other)) == ("WAITING", "SENT")
+
+
+class TestDetached:
+    """A child with detach=True: another attempt finds it, and it does not end with its parent."""
+
+    DETACHED = spec("detached", detach=True, keep=60.0)
+
+    def test_another_attempt_finds_it_on_its_way(self, rig):
+        first = rig.child(one=self.DETACHED)
+        rig.bye()
+        rig.again()
+        second = rig.child(client=OTHER_SLOT, one=self.DETACHED)
+        assert [key for key in rig.held[rig.pool] if key[0] != 1] == [(SLOT, first, 1)]
+        rig.succeed(SLOT, first)
+        assert rig.outcomes(OTHER_SLOT) == {second: "done"}
+
+    @pytest.mark.parametrize("end", ["succeeds", "fails"])
+    def test_it_goes_on_after_the_end_of_its_parent(self, rig, end):
+        child = rig.child(one=self.DETACHED)
+        bound = rig.child("other")
+        if end == "succeeds":
+            rig.succeed(1, rig.parent)
+        else:
+            rig.fail(rig.pool, (1, rig.parent, 1), retryable=False)
+        rig.bye()
+        tasks = rig.hub.state.ledger.tasks
+        assert (SLOT << 64 | child in tasks, SLOT << 64 | bound in tasks) == (True, False)
+        rig.succeed(SLOT, child)
+        assert rig.hub.state.result_cache.of_task(SLOT << 64 | child, rig.now)
+
+    def test_it_is_in_the_journal(self):
+        assert is_durable(self.DETACHED, Run(1, 0, [1], [b""], "k", parent=(1, 1)))
+        assert not is_durable(spec("attached"), Run(1, 0, [1], [b""], "k", parent=(1, 1)))
