@@ -201,7 +201,7 @@ def size_of(run: DoneRun) -> int:
 
 def size_of_failure(failure: Failed) -> int:
     """Returns the bytes that a bad end is counted for."""
-    return len(failure.pickled) + len(failure.traceback) + 200
+    return len(failure.pickled) + len(failure.traceback) + len(failure.output) + 200
 
 
 def size_of_outcomes(done: list[DoneRun], failed: list[Failed]) -> int:

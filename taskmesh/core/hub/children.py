@@ -152,7 +152,9 @@ class Children:
                 self._drop(parent, key)
                 continue
             links = owner.link()
-            links.children = {**(links.children or {}), key: kept}
+            if links.children is None:
+                links.children = {}
+            links.children[key] = kept
 
     def _drop(self, parent: int, key: Key) -> None:
         if self._journal is not None:

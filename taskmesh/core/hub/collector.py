@@ -443,7 +443,8 @@ class Collector:
         if failure.kind != "cancelled" and self._is_letter(record):
             account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
             hub.letters.add(record, failure, hub.wall, account.user, account.name)
-        told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
+        shown = record.attempt - record.returns
+        told = msgspec.structs.replace(failure, attempt=shown, history=history, output="")
         self.keep(record, told)
         self._hub.children.ended(record, told)
         self._hub.dependencies.failed(record, told)

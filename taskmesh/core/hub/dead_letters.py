@@ -77,7 +77,7 @@ class DeadLetters:
         self._drop(record.id)
         self.letters[record.id] = letter
         self._roots[record.id] = record.id
-        self._grow(record.id, sum(size_of_failure(each.failed) for each in attempts))
+        self._grow(record.id, _size_of_attempts(letter))
         self._put(record.id, task, letter.values)
 
     def add_blocked(self, record: TaskRecord, failure: Failed) -> None:
@@ -130,6 +130,7 @@ class DeadLetters:
             for each in (letter.task, *letter.blocked):
                 self._roots[base | each.run.seqs[0]] = task
                 self._grow(task, _size_of(each, ()))
+            self._grow(task, _size_of_attempts(letter))
             self._grow(task, sum(len(value.payload) for value in letter.values))
 
     # --- one task -----------------------------------------------------------------------------------------
@@ -183,6 +184,10 @@ class DeadLetters:
         if self._journal is not None:
             self._journal.put(LETTER, task, None)
         return True
+
+
+def _size_of_attempts(letter: JournalLetter) -> int:
+    return sum(size_of_failure(each.failed) for each in letter.attempts)
 
 
 def _size_of(task: LetterTask, values: Iterable[Value]) -> int:

@@ -122,6 +122,7 @@ def test_with_a_journal_letters_survive_and_are_run_by_the_next_hub():
     second = HubRig(journaled=True, lease=2.0)
     second.journal = copy.deepcopy(rig.journal)
     second.tell(ev.JournalRead(copy.deepcopy(rig.journal), WALL + 60.0))
+    assert second.hub.state.letters.view() == rig.hub.state.letters.view()
     second.client()
     session = second.join()
     assert ask(second, "dead-replay", text_of(task_id(1, root))).value["tasks"] == 2
@@ -207,3 +208,14 @@ def test_the_replay_of_a_task_that_runs_once_at_most_is_not_run_again_by_the_nex
     assert ask(rig, "dead-replay", text_of(task_id(1, seq))).value["tasks"] == 1
     assert rig.held[session], "it runs"
     assert not [key for key in rig.journal if key[0] == "c"]
+
+
+def test_the_last_lines_of_its_process_are_in_the_letter_and_not_in_what_clients_get(rig):
+    session = rig.join()
+    (seq,) = rig.submit(one=DETACHED)
+    rig.fail(session, rig.held[session][0], retryable=False, output="last words")
+
+    (letter,) = letters(rig).values()
+    assert [each.failed.output for each in letter.attempts] == ["last words"]
+    told = [end for said in rig.told[1] if isinstance(said, m.Deliver) for end in said.failed]
+    assert [(end.seq, end.output) for end in told] == [(seq, "")]
