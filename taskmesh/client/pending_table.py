@@ -265,8 +265,19 @@ class PendingTable:
 
         Code that empties it calls `nudge()`.
         """
+        pending = self._pending
+        newest: TaskFuture[Any] | None = None
+
+        def is_idle() -> bool:
+            nonlocal newest
+            if more:
+                return False
+            if newest is None or newest._seq not in pending:  # as a rule it ends last: few look at all
+                newest = next((future for future in reversed(self.unended) if not is_detached(future)), None)
+            return newest is None
+
         with self.lock:
-            self._wait(lambda: not more and all(map(is_detached, self.unended)), None)
+            self._wait(is_idle, None)
 
     def nudge(self) -> None:
         """Have the threads that wait look again."""

@@ -15,7 +15,7 @@ from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.views import Views
-from taskmesh.core.ids import client_of, seq_of
+from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire import journal as j
 from taskmesh.wire.messages import Answer
 
@@ -126,7 +126,7 @@ class JournalEvents:
         """Enter tasks, with the outcomes that others need and those that wait for a client."""
         journal, values, outcomes = self._journal, _by_client(found[j.VALUE]), _by_client(found[j.OUTCOME])
         left = [
-            journal.restore(number, chunk, found[j.ENDS].get(number), self._hub.specs)
+            journal.restore(number, chunk, self._over(chunk, found[j.ENDS].get(number)), self._hub.specs)
             for number, chunk in found[j.CHUNK].items()
         ]
         for client, some in values.items():
@@ -140,6 +140,13 @@ class JournalEvents:
             self._submissions.restore(chunk, now)
             if chunk.client == self._hub.house.client:
                 self._schedules.restored(chunk)
+
+    def _over(self, chunk: j.JournalChunk, ends: j.Ends | None) -> j.Ends | None:
+        """Return the tasks of a chunk that are over, and those whose outcome is kept: it is written first."""
+        cache, base = self._hub.result_cache, chunk.client << SEQ_BITS
+        seqs = [seq for run in chunk.runs for seq in run.seqs] if len(cache) else []
+        kept = [seq for seq in seqs if cache.of_task(base | seq, self._hub.now) is not None]
+        return j.Ends([*ends.seqs, *kept] if ends is not None else kept) if kept else ends
 
 
 def _by_client(entries: Mapping[int, Any]) -> dict[int, dict[int, Any]]:

@@ -369,8 +369,14 @@ class Ledger:
         key = (before, cause)
         self.counts[key] = self.counts.get(key, 0) + times
 
-    def enqueue(self, records: list[TaskRecord]) -> None:
-        """Puts new records of one run behind their group."""
+    def enqueue(self, records: list[TaskRecord], *, again: bool = False) -> None:
+        """Puts records of one run behind their group.
+
+        Args:
+            again: they are not new: an earlier hub had them.
+        """
+        for record in records if again else ():
+            self._came_back(record)
         if records:
             first = records[0]
             self.backlog.append(first.spec.route, first.spec.priority, group_of(first), records)

@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from taskmesh.core.hub.backlog import group_of
 from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.wire import messages as m
 
 PORTION = 2_000
@@ -160,14 +160,14 @@ class Recovery:
                 if record.is_held_back(now):
                     continue
             ledger.move(record, Cause.DUE)
-            if record.extra is not None:
+            if record.losses >= SUSPECT:
                 ledger.requeue(record)
                 continue
             if batch and not _akin(batch[-1], record):
-                ledger.enqueue(batch)
+                ledger.enqueue(batch, again=True)
                 batch = []
             batch.append(record)
-        ledger.enqueue(batch)
+        ledger.enqueue(batch, again=True)
 
 
 def _akin(record: TaskRecord, other: TaskRecord) -> bool:

@@ -257,6 +257,20 @@ def test_an_outcome_that_waits_for_its_client_outlives_the_hub_and_the_task_does
     assert third.journal == {}
 
 
+@pytest.mark.parametrize("one", [spec(), spec(keep=60.0, detach=True), spec(expires=600.0)])
+def test_tasks_start_in_the_order_in_which_they_were_submitted(one):
+    rig = hub()
+    rig.client()
+    rig.submit(count=3, one=one)
+    rig.submit(count=2, one=one)
+    rig.write()
+
+    second = after_death(rig)
+    pool = second.join(slots=8)
+    past_recovery(second, pool)
+    assert [key[1] for key in second.held[pool]] == [1, 2, 3, 4, 5]
+
+
 def test_a_pool_that_holds_it_goes_on():
     rig = hub()
     rig.client()
@@ -481,6 +495,25 @@ def test_a_kept_outcome_answers_at_the_next_hub_for_as_long_as_it_says():
     second.submit(3, one=spec(keep=60.0, detach=True), key="k")
     assert list(second.outcomes(3).values()) == ["done"]
     assert len(after_death(rig, wall=WALL + 61.0).hub.state.result_cache) == 0
+
+
+def test_a_task_whose_outcome_is_kept_does_not_run_again_though_its_end_was_to_be_written_later():
+    rig = hub()
+    rig.client()
+    pool = rig.join()
+    _, last = rig.submit(count=2, one=spec(keep=60.0, detach=True))
+    rig.report(pool, done=(rig.held[pool][0],))
+    rig.write()
+    assert kinds(rig) == "cks", "which tasks of a chunk are over is written now and then"
+
+    second = after_death(rig)
+    pool = second.join()
+    past_recovery(second, pool)
+    assert [key[1] for key in second.held[pool]] == [last]
+    run_all(second, pool)
+    second.after(0.5)
+    second.write()
+    assert kinds(second) == "kk"
 
 
 def test_a_client_that_comes_back_is_answered_with_what_is_kept():
