@@ -395,3 +395,25 @@ def test_pending_task_costs_less_than_its_share_of_memory(table, run):
 def _resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1])
+
+
+def test_who_waits_for_the_end_looks_at_all_tasks_only_now_and_then(table, run, monkeypatch):
+    looks: list[int] = []
+    futures = [table.put(run, ARGUMENTS) for _ in range(10)]
+    detached = table.put(OpenRun(table, 2, Spec(b"f", "f", detach=True)), ARGUMENTS)
+    unended = PendingTable.unended.fget
+
+    def end_one_by_one(is_idle, _timeout) -> None:
+        assert not any(is_idle() for _ in range(100))
+        assert len(looks) == 1, "a million tasks take 40 ms, for which no outcome can be taken in"
+        for future in futures[:-1]:
+            table.resolve(done(future._seq), [])
+            assert not is_idle()
+        assert len(looks) == 1
+        table.resolve(done(futures[-1]._seq), [])
+        assert is_idle()
+
+    monkeypatch.setattr(PendingTable, "unended", property(lambda table: looks.append(1) or unended(table)))
+    monkeypatch.setattr(table, "_wait", end_one_by_one)
+    table.wait_idle([])
+    assert not detached.done()
