@@ -31,13 +31,15 @@ class KeptOutcome:
         outcome: a run of one task, or a bad end.
         account: the account that its bytes are counted in.
         size: its bytes.
+        is_written: the journal has it.
     """
 
-    __slots__ = ("account", "outcome", "size")
+    __slots__ = ("account", "is_written", "outcome", "size")
 
     def __init__(self, outcome: Outcome, account: Account) -> None:
         self.outcome = outcome
         self.account = account
+        self.is_written = False
         self.size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
 
 
@@ -110,7 +112,7 @@ class Children:
             kept = self._keep(owner, outcome) if outcome is not None and extra.is_child else None
             if kept is not None:
                 children[extra.key] = kept
-                self._write(owner, extra.key, kept.outcome)
+                self._write(owner, extra.key, kept)
             else:
                 children.pop(extra.key, None)
         extra.parents = None
@@ -126,10 +128,11 @@ class Children:
         self._ledger.hold(kept.account, kept.size)
         return kept
 
-    def _write(self, owner: TaskRecord, key: Key, outcome: Outcome) -> None:
+    def _write(self, owner: TaskRecord, key: Key, kept: KeptOutcome) -> None:
         """Have an outcome written, if another hub will have the parent."""
         parent = owner.id >> SEQ_BITS, owner.id & SEQ_MASK
         if self._journal is not None and self._journal.has(*parent):
+            kept.is_written, outcome = True, kept.outcome
             done, failed = (None, outcome) if isinstance(outcome, Failed) else (outcome, None)
             entry = JournalChild(parent, *key, done, failed)
             self._journal.put_named(CHILD, (text_of(owner.id), *key), entry)
@@ -140,7 +143,7 @@ class Children:
             links = owner.links
             for key, kept in (links.children or {}).items() if links is not None else ():
                 if kept is not None:
-                    self._write(owner, key, kept.outcome)
+                    self._write(owner, key, kept)
 
     def restore(self, entries: Iterable[JournalChild]) -> None:
         """Take in the outcomes of a journal, whose parents have been entered."""
@@ -155,6 +158,7 @@ class Children:
             if links.children is None:
                 links.children = {}
             links.children[key] = kept
+            kept.is_written = True
 
     def _drop(self, parent: int, key: Key) -> None:
         if self._journal is not None:
@@ -166,7 +170,8 @@ class Children:
         for key, kept in children.items() if children else ():
             if kept is not None:
                 self._ledger.hold(kept.account, -kept.size)
-                self._drop(parent.id, key)
+                if kept.is_written:
+                    self._drop(parent.id, key)
                 continue
             child = self._ledger.by_key(*key)
             if child is not None:

@@ -27,6 +27,7 @@ class LimitEntries:
         self._lease = lease
         self._rules: dict[str, LimitRule] = {}
         self._started: set[tuple[str, str]] = set()
+        self._written: set[tuple[str, str]] = set()
         limits.started = self._started
 
     def write(self, offset: float) -> None:
@@ -48,11 +49,13 @@ class LimitEntries:
 
     def _write_window(self, key: tuple[str, str], offset: float) -> None:
         counter = self._limits.counters.get(key)
-        if counter is None or counter.window is None:
-            self._journal.put_named(WINDOW, key, None)
-        elif counter.rule.window > self._lease:
+        if counter is not None and counter.window is not None and counter.rule.window > self._lease:
             starts = [(when + offset, count) for when, count in counter.window.starts]
             self._journal.put_named(WINDOW, key, JournalWindow(counter.rule, key[1], starts))
+            self._written.add(key)
+        elif key in self._written:
+            self._journal.put_named(WINDOW, key, None)
+            self._written.discard(key)
 
     def rewrite(self) -> None:
         """Have all of it written again."""
@@ -76,4 +79,5 @@ class LimitEntries:
                 for when, count in entry.starts:
                     counter.window.add(min(limits.now, when - offset), count)
             self._started.add(counter.key)
+            self._written.add(counter.key)
             limits.release(counter)

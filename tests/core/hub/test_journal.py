@@ -468,6 +468,22 @@ def test_the_starts_in_long_windows_count_at_the_next_hub():
     assert len(second.held[pool]) == 1
 
 
+def test_what_was_never_written_is_not_deleted_either():
+    rig = hub()
+    rig.client()
+    rig.client(10)
+    pool = rig.join(slots=2)
+    past_recovery(rig, pool)
+    rig.write()
+    (parent,) = rig.submit(one=spec("parent", resume=True, durable=False))
+    submit_child(rig, parent, 1, client=10)
+    rig.report(pool, done=((10, 1, 1),))
+    rig.submit(one=spec(limits=(LimitRule("often", 5, 1.0),), durable=False))
+    run_all(rig, pool)
+    past_recovery(rig, pool)
+    assert rig.unwritten == []
+
+
 def test_a_limit_that_an_operator_has_set_stays_set():
     rig = hub()
     rig.hub.state.ledger.limits.set_rule(LimitRule("api", 1, 60.0))
