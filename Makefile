@@ -18,6 +18,7 @@ CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
 KUBE   := .venv/ready-kube
 PEERS  := .venv-peers
+DURABLE := raw,taskmesh-remote,taskmesh-file,taskmesh-redis,celery,celery-durable
 PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchmarks/peers/*.txt))
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
@@ -90,8 +91,9 @@ bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.readme
 
-bench-peers: $(PEER_RUN) $(DEV)  ## The same beside Dask, Ray, Celery and Parsl, each in an environment of its own
+bench-peers: $(PEER_RUN) $(DEV) $(REDIS)  ## The same beside Dask, Ray, Celery and Parsl, each in an environment of its own
 	$(BIN)/python -m benchmarks --peers $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks --rows noop,roundtrip --contenders $(DURABLE) --name durable $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.readme
 
 bench-keys: $(DEV)  ## What keys cost: hub and pool with CURVE and signatures beside a pair without

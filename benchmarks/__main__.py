@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.campaign import Turn, plan, sentence, take
 from benchmarks.contender import CONTENDERS, PEERS, REFERENCE, USUAL
-from benchmarks.environment import probe
+from benchmarks.environment import peer_of, probe
 from benchmarks.metrics import ROWS
 from benchmarks.report import document, summarise
 from benchmarks.rows import ROOT, Scale
@@ -77,7 +77,7 @@ def choose(options: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, 
             print(f"{name} is left out: {found.missing}")
             continue
         chosen.append(name)
-        if name in PEERS:
+        if peer_of(name) in PEERS:
             versions[name] = found.packages
     return chosen, versions, left_out
 

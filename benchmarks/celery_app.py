@@ -17,6 +17,7 @@ app.conf.update(
     result_serializer="pickle",
     accept_content=["pickle"],
     broker_connection_retry_on_startup=True,
+    task_acks_late=bool(os.environ.get("BENCHMARK_ACKS_LATE")),
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
 from benchmarks.rates import RATE, RATE_ROWS
-from benchmarks.redis_server import RedisServer
+from benchmarks.redis_server import SYNC, RedisServer
 from benchmarks.redis_server import program as redis_program
 from benchmarks.taskmesh_remote import end_all
 
@@ -45,6 +45,7 @@ class CeleryPeer(Futures):
     sizes = Sizes(noops=5_000, mapped=5_000, trips=500)
     rows = ALL_ROWS | RATE_ROWS
     bulk = "task.chunks(.., 100)"
+    redis_options: Sequence[str] = ()
 
     def __init__(self) -> None:
         self._programs: list[subprocess.Popen[bytes]] = []
@@ -58,7 +59,7 @@ class CeleryPeer(Futures):
 
     def open(self, workers: int) -> None:
         """Start Redis and the worker, and wait for a first result."""
-        self._redis = RedisServer(Path(tempfile.mkdtemp(prefix="redis")))
+        self._redis = RedisServer(Path(tempfile.mkdtemp(prefix="redis")), *self.redis_options)
         self._redis.open()
         os.environ["BENCHMARK_REDIS"] = self._redis.url
         os.environ["C_FORCE_ROOT"] = (
@@ -104,3 +105,15 @@ class CeleryPeer(Futures):
     def _start(self, command: list[str]) -> None:
         sink = subprocess.DEVNULL
         self._programs.append(subprocess.Popen(command, cwd=ROOT, stdin=sink, stdout=sink))
+
+
+class CeleryDurable(CeleryPeer):
+    """A task stays with Redis, which syncs in each second, until it has run (`acks_late`)."""
+
+    rows = frozenset({"noop", "roundtrip"})
+    redis_options = SYNC["everysec"]
+
+    def open(self, workers: int) -> None:
+        """See Contender."""
+        os.environ["BENCHMARK_ACKS_LATE"] = "1"
+        super().open(workers)

@@ -24,6 +24,9 @@ CONTENDERS = {
     "ray": ("benchmarks.ray_peer", "RayPeer"),
     "celery": ("benchmarks.celery_peer", "CeleryPeer"),
     "parsl": ("benchmarks.parsl_peer", "ParslPeer"),
+    "taskmesh-file": ("benchmarks.taskmesh_durable", "TaskmeshFile"),
+    "taskmesh-redis": ("benchmarks.taskmesh_durable", "TaskmeshRedis"),
+    "celery-durable": ("benchmarks.celery_peer", "CeleryDurable"),
 }
 REFERENCE = "raw"
 PEERS = ("dask", "ray", "celery", "parsl")

@@ -32,8 +32,14 @@ class Found(NamedTuple):
 
 def interpreter(name: str, folder: Path = FOLDER) -> str:
     """Return the program that runs a contender's turns."""
-    own = folder / name / "bin" / "python"
-    return str(own) if name in PEERS and (folder / name / "ready").exists() else sys.executable
+    peer = peer_of(name)
+    own = folder / peer / "bin" / "python"
+    return str(own) if peer in PEERS and (folder / peer / "ready").exists() else sys.executable
+
+
+def peer_of(name: str) -> str:
+    """Return the peer whose packages a contender needs: `celery-durable` is Celery with other settings."""
+    return name.partition("-")[0]
 
 
 def probe(name: str, folder: Path = FOLDER) -> Found:
@@ -48,7 +54,7 @@ def probe(name: str, folder: Path = FOLDER) -> Found:
     if done.returncode:
         return Found(last_line(done.stderr) or f"its interpreter ended with {done.returncode}", {})
     missing, packages = json.loads(done.stdout.splitlines()[-1])
-    failed = folder / name / "error"
+    failed = folder / peer_of(name) / "error"
     if missing and command[0] == sys.executable and failed.is_file():
         missing = f"its installation failed: {last_line(failed.read_text(errors='replace'))}"
     return Found(missing, packages)

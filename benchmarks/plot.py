@@ -36,6 +36,9 @@ COLOURS = {
     "dask": "#c2843f",
     "ray": "#3b6fb6",
     "celery": "#7fa650",
+    "taskmesh-file": "#1f6f8b",
+    "taskmesh-redis": "#99c2d1",
+    "celery-durable": "#4f6b2f",
     "parsl": "#8b5fb0",
 }
 

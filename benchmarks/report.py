@@ -21,6 +21,9 @@ LABELS = {
     "dask": "Dask",
     "ray": "Ray",
     "celery": "Celery (Redis)",
+    "taskmesh-file": "taskmesh, journal in a file",
+    "taskmesh-redis": "taskmesh, journal in Redis",
+    "celery-durable": "Celery (Redis, appendonly, acks_late)",
     "parsl": "Parsl HTEX",
 }
 

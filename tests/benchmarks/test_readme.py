@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.environment import last_line, probe
+from benchmarks.environment import interpreter, last_line, probe
 from benchmarks.readme import PAGES, fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,3 +112,11 @@ def test_peer_whose_interpreter_is_broken_is_told_and_does_not_end_the_run(tmp_p
     assert probe("dask", tmp_path).missing == "no such library"
     assert last_line("one\ntwo\n") == "two"
     assert last_line("") == ""
+
+
+def test_peer_with_other_settings_runs_in_the_environment_of_that_peer(tmp_path: Path) -> None:
+    (tmp_path / "celery").mkdir()
+    (tmp_path / "celery" / "ready").touch()
+
+    assert interpreter("celery-durable", tmp_path) == str(tmp_path / "celery" / "bin" / "python")
+    assert interpreter("taskmesh-file", tmp_path) == sys.executable

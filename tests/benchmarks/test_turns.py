@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,9 @@ from benchmarks.processpool import ProcessPool
 from benchmarks.raw import Raw
 from benchmarks.relay import Relay
 from benchmarks.rows import Scale, WrongAnswer, check
+from taskmesh.config import HubConfig
+from taskmesh.net.hub.journal import journal_store
+from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -49,6 +52,21 @@ def test_relay_hands_tasks_to_a_slot_and_results_back() -> None:
         assert relay.run_each(workloads.noop, ["one", "two"]) == ["one", "two"]
     finally:
         relay.close()
+
+
+@pytest.mark.parametrize("name", ["taskmesh-file", "taskmesh-redis"])
+def test_tasks_of_a_mesh_with_a_journal_are_durable(name: str) -> None:
+    found = load(name)
+    require(not found.missing(), found.missing())
+    contender: Any = found()
+    contender.open(2)
+    try:
+        assert contender.run_each(workloads.noop, list(range(100))) == list(range(100))
+        store = journal_store(HubConfig(journal=contender.hub_options[1]))
+        assert cast(int, store.status()["number"]) > 0
+        store.close()
+    finally:
+        contender.close()
 
 
 def test_caller_computes_until_the_last_future_is_done() -> None:
