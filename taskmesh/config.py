@@ -90,7 +90,7 @@ class HubConfig:
         max_bytes: bytes of all payloads that the hub keeps: calls get half of them, the rest is for results
             that wait, outcomes that are kept, and functions; 0 for half of the memory that the hub may take.
         max_pools: pools at a time; the limit of open files may allow fewer.
-        max_clients: client sessions at a time, including those whose clients are away.
+        max_clients: client sessions at a time, including, without a journal, those whose clients are away.
         key_sessions: sessions of pools, and of clients, at a time that show one key; 0 for any number.
         key_messages_per_s: messages per second that all holders of one key may send together; 0 for any
             number. Messages over the rate are dropped and sent again later (docs/adr/0014).

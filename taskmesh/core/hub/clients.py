@@ -336,9 +336,14 @@ class Clients:
 
     def _no_place(self, user: str) -> str:
         limit = self._config.key_sessions
-        if len(self._hub.clients) >= self._config.max_clients:
-            return f"the hub has {len(self._hub.clients)} clients and may have no more (hub.max_clients)"
-        if user and limit and self._of_user[user] >= limit:
+        count, of_user = len(self._hub.clients), self._of_user[user]
+        if self._hub.journal is not None:  # those whose tasks go on without them take no place
+            sessions = self._hub.clients.values()
+            here = [session.user for session in sessions if session.present or session.linked]
+            count, of_user = len(here), here.count(user)
+        if count >= self._config.max_clients:
+            return f"the hub has {count} clients and may have no more (hub.max_clients)"
+        if user and limit and of_user >= limit:
             return (
                 f"{limit} clients show the key {user} already, and no more may (hub.key_sessions): close "
                 "some, make a key for others with `taskmesh keys new client`, or raise that"

@@ -293,3 +293,27 @@ def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
     rig.tell(ev.Tick())
 
     assert {record.id >> 64 for record in rig.hub.state.ledger.tasks.values()} == {6, 7}
+
+
+@pytest.mark.parametrize("cap", [{"max_clients": 2}, {"key_sessions": 2}])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_clients_that_have_left_their_tasks_to_the_hub_take_no_place(cap, is_restarted):
+    rig = HubRig(journaled=True, **cap)
+    rig.tell(ev.JournalRead({}, 0.0))
+
+    def comes(client: int) -> m.ClientWelcome | m.ClientRefused:
+        rig.tell(ev.FromClient(client, m.ClientHello(client, 0, credit=1 << 20), "ada"))
+        return rig.told[client][-1]
+
+    for client in (1, 2, 3, 4):
+        assert isinstance(comes(client), m.ClientWelcome)
+        rig.submit(client, one=spec(detach=True, keep=60.0))
+        rig.tell(ev.FromClient(client, m.ClientBye(cancel=False)))
+    rig.write()
+    if is_restarted:
+        entries = rig.journal
+        rig = HubRig(journaled=True, **cap)
+        rig.tell(ev.JournalRead(entries, 0.0))
+    assert isinstance(comes(5), m.ClientWelcome)
+    assert isinstance(comes(6), m.ClientWelcome)
+    assert isinstance(comes(7), m.ClientRefused)
