@@ -47,7 +47,7 @@ class HubJournal:
         self._events: deque[object] = deque()
         self._positions: deque[tuple[int, int]] = deque()
         self._state = JournalState.CONNECTED
-        self._backlog = 0
+        self._seen = (0, 0)
         self.deadline = 0.0
 
     def start(self, loop: Loop, hub: HubShell) -> None:
@@ -74,8 +74,8 @@ class HubJournal:
             TaskMeshError: another hub has the journal.
         """
         self.deadline = now + REPORT
-        backlog, self._backlog = self._backlog, self._writer.backlog_bytes
-        if not self._writer.changed and backlog == self._backlog:
+        seen, self._seen = self._seen, (self._writer.backlog_bytes, self._writer.confirmed)
+        if not self._writer.changed and seen == self._seen:
             return
         view, news = self._writer.status()
         state, self._state = self._state, self._writer.state
