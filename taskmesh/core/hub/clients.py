@@ -211,6 +211,7 @@ class Clients:
     def on_revoked(self, users: frozenset[str]) -> None:
         """These users are not let in any more: none of their tasks starts, and what runs of them ends."""
         self._schedules.on_revoked(users)
+        self._hub.letters.on_revoked(users)
         for client, account in list(self._ledger.accounts.items()):
             if account.user in users:
                 self.cancel_tasks_of([client], f"the key of {account.user} was revoked")

@@ -109,6 +109,11 @@ class DeadLetters:
         """Forget a letter; return False if there is none."""
         return self._drop(task)
 
+    def on_revoked(self, users: frozenset[str]) -> None:
+        """Forget the letters of users whose keys are not let in any more: nothing of theirs runs again."""
+        for task in [task for task, letter in self.letters.items() if letter.user in users]:
+            self._drop(task)
+
     def sweep(self, wall: float) -> None:
         """Forget letters whose time is over."""
         while self.letters:

@@ -219,3 +219,15 @@ def test_the_last_lines_of_its_process_are_in_the_letter_and_not_in_what_clients
     assert [each.failed.output for each in letter.attempts] == ["last words"]
     told = [end for said in rig.told[1] if isinstance(said, m.Deliver) for end in said.failed]
     assert [(end.seq, end.output) for end in told] == [(seq, "")]
+
+
+def test_letters_go_with_the_key_of_their_user():
+    rig = HubRig()
+    rig.client(1)
+    rig.hub.state.ledger.account(1).user = "client:ann"
+    session = rig.join()
+    rig.submit(one=spec(detach=True))
+    fail_all(rig, session)
+    assert len(letters(rig)) == 1
+    rig.tell(ev.Revoked(frozenset({"client:ann"})))
+    assert letters(rig) == {}
