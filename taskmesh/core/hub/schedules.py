@@ -341,7 +341,7 @@ class Schedules:
         journal = self._hub.journal
         if journal is not None and schedule.declaration.spec.durable is not False:
             journal.put_named(SCHEDULE, (schedule.name,), schedule.written())
-            journal.put_named(CURSOR, (schedule.name,), schedule.cursor_entry())
+            self._put_cursor(schedule)
 
     def _put_cursor(self, schedule: ScheduleRecord) -> None:
         journal = self._hub.journal
