@@ -29,11 +29,18 @@ class Attempts:
     that has submitted a task to it again: its numbers go on from there. What was known only to a pool, client
     or hub that is gone, or has not come back yet, nobody knows. Of what nobody has asked for within three
     leases a hub keeps no numbers.
+
+    Attributes:
+        calm: nothing goes wrong.
+        one_hub: there is one at a time.
+        over: tasks whose clients had their outcomes, which their journal has lost, or did not have in time:
+            they run once more, as if for the first time.
     """
 
     def __init__(self) -> None:
         self.calm = False
         self.one_hub = True
+        self.over: set[Key] = set()
         self._own: dict[tuple[Key, int, str], list[tuple[int, int]]] = defaultdict(list)
         self._known: dict[tuple[int, Key], int] = {}
         self._heard: dict[tuple[int, Key], int] = {}
@@ -56,7 +63,13 @@ class Attempts:
             key = run.client, seq
             before = sum(fence < run.attempt for fence in self._fences[key])
             known = self._known.get((epoch, key), 0) if self.one_hub else 0
-            require(shown > known, "S20: an execution that had begun is not counted", key, shown, known)
+            require(
+                shown > known or key in self.over,
+                "S20: an execution that had begun is not counted",
+                key,
+                shown,
+                known,
+            )
             if self.calm:
                 require(shown <= before + 1, "S20: counts what has not begun", key, shown, before)
             self._sent[key].add(shown)

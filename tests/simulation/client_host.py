@@ -118,6 +118,7 @@ class ClientHost(Host[ClientMachine]):
         self._config = config
         self._next = 1
         self._known: set[int] = set()
+        self._may_repeat = len(hubs) > 1 or hubs[0].disk is not None
         self._cancels: dict[int, list[int]] = {}
 
     @property
@@ -224,6 +225,7 @@ class ClientHost(Host[ClientMachine]):
             for seq in seqs:
                 self.table.ended(self.table.plans[seq], b"", Failed(0, seq, 0, "cancelled"))
                 self.setting.audit.cancelled.add((self.client, seq))
+                self.setting.audit.durability.ended.add((self.client, seq))
             self.tell(Requested(m.CancelTasks(seqs)))
 
     def cancel_unstarted(self, count: int) -> list[Plan]:
@@ -240,6 +242,7 @@ class ClientHost(Host[ClientMachine]):
         if cancel:
             self.setting.audit.cancelled.update((self.client, seq) for seq in self.table.plans)
             self.table.plans.clear()
+        self.setting.audit.durability.gone(self.client)
         self.tell(Requested(m.ClientBye(cancel=cancel)))
 
     def ask(self, what: str) -> int:
@@ -273,6 +276,8 @@ class ClientHost(Host[ClientMachine]):
                     self._resolve(done, failed)
                 case act.Accept(seqs=seqs):
                     self.accepted.update(dict.fromkeys(seqs, self.machine.epoch))
+                    plans = self.setting.workload.plans
+                    self.setting.audit.durability.heard(plans[self.client, seq] for seq in seqs)
                 case act.Reconnect():
                     self._move()
                 case act.Tell(message=m.Answer() as answer):
@@ -304,7 +309,7 @@ class ClientHost(Host[ClientMachine]):
         self.setting.network.send(self.up_link, message)
 
     def _resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        if len(self._up_links) > 1:  # a hub that was left says what another has said: pending tables skip it
+        if self._may_repeat:  # pending tables skip what they know
             done = [new for run in done if (new := self._news_of(run)).seqs]
             failed = [failure for failure in failed if failure.seq in self.table.plans]
         self.setting.audit.resolved(self.client, done, failed, self.setting.timetable.now)
@@ -312,5 +317,7 @@ class ClientHost(Host[ClientMachine]):
         for run in done:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
                 self.table.ended(plans[self.client, seq], payload, None)
+            self.setting.audit.durability.ended.update((self.client, seq) for seq in run.seqs)
         for failure in failed:
+            self.setting.audit.durability.ended.add((self.client, failure.seq))
             self.table.ended(plans[self.client, failure.seq], b"", failure)

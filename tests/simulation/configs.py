@@ -26,6 +26,11 @@ def has_two_hubs(seed: int) -> bool:
     return seed % 6 == 3 or seed % 24 == 12
 
 
+def has_journal(seed: int) -> bool:
+    """Whether the hub of a world has a journal; it is the only hub then."""
+    return seed % 7 in (0, 3) and not has_two_hubs(seed)
+
+
 def hub_config(chance: random.Random) -> HubSettings:
     """The hub's."""
     tight, full = chance.random() < 0.2, chance.random() < 0.2

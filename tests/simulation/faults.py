@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any, Protocol
 
 from taskmesh.core.events import DrainRequested, LinkCut, LinkLost
 from tests.simulation.client_host import ClientHost
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
+from tests.simulation.memory_journal import MemoryDisk, MemoryJournal
 from tests.simulation.network import Link, Weather
 from tests.simulation.pool_host import PoolHost
 from tests.simulation.setting import Setting
@@ -42,6 +44,11 @@ EXPECTED = (
     ("scale-in", "pool"),
     ("sigterm", "pool"),
     ("name taken again", "pool"),
+    *((what, "journal") for what in ("late", "away", "full", "unanswered", "second hub", "superseded")),
+    *((what, "journal") for what in ("emptied", "older", "regressed")),
+    ("loss of power", "hub"),
+    ("crash", "client with its journal's hub"),
+    ("crash", "hub and client of a journal"),
     ("too large", "call"),
     ("too large", "result"),
     ("place given", "slot"),
@@ -116,6 +123,8 @@ class Faults:
         world.setting.network.weather = None
         for hub in world.hubs:
             hub.capped.clear()
+            if hub.disk is not None:
+                hub.disk.away = ""
         for link in list(self._cut):
             world.setting.network.unblock(link)
         self._cut.clear()
@@ -157,11 +166,17 @@ class Faults:
         }[role]()
 
     def _crash_hub(self) -> None:
-        world, chance, hub = self._world, self._chance, self._some_hub()
-        if not hub.up:
-            return
-        self._count("crash", "hub")
-        hub.kill()
+        hub = self._some_hub()
+        if hub.up:
+            self._count("crash", "hub")
+            hub.kill()
+            self.replace(hub)
+
+    def replace(self, hub: HubHost) -> None:
+        """A hub has died, or is to end now: its peers may notice, and another one takes its place."""
+        world, chance = self._world, self._chance
+        if hub.up:
+            hub.kill()
         for pool in world.pools:
             end = pool.ends[hub.place]
             if end.lane is not None:
@@ -169,6 +184,16 @@ class Faults:
             for link in (end.collector, end.beat, end.control):
                 if chance.random() < 0.5:
                     link.reset()
+        self._cut_off_clients(hub)
+        if world.setting.timetable.now >= self._until:
+            self._start(hub)
+            return
+        down = self._later(0.0, chance.choice((0.1, 1.0, 1.5 * world.lease)))
+        world.setting.timetable.after(down, self._start, hub)
+
+    def _cut_off_clients(self, hub: HubHost) -> None:
+        """A hub's links to clients break; some of these notice."""
+        world, chance = self._world, self._chance
         for client in world.clients:
             if client.place != hub.place:
                 continue
@@ -177,8 +202,6 @@ class Faults:
                 client.down_link.reset()
             if chance.random() < 0.5:
                 world.setting.timetable.after(0.01, client.tell, LinkLost())
-        down = self._later(0.0, chance.choice((0.1, 1.0, 1.5 * world.lease)))
-        world.setting.timetable.after(down, self._start, hub)
 
     def _start(self, host: HubHost | PoolHost) -> None:
         if not host.up:
@@ -244,6 +267,81 @@ class Faults:
             self._world.pools.remove(twin)
             twin.retired = True
             twin.kill()
+
+    def plan_journal(self, chance: random.Random, hub: HubHost, disk: MemoryDisk) -> None:
+        """Chooses what happens to a journal."""
+        happenings = (
+            partial(self._journal_away, chance, disk),
+            partial(self._answers_lost, chance, disk),
+            partial(self._journal_taken, disk),
+            partial(self._journal_emptied, hub, disk),
+            partial(self._journal_older, hub, disk),
+            partial(self._power_lost, hub),
+            partial(self._hub_and_client_die, chance, hub),
+            partial(self._hub_and_client_die, chance, hub),
+        )
+        for _ in range(chance.randrange(6)):
+            when = 0.3 + (self._until - 0.3) * chance.random()
+            self._world.setting.timetable.at(when, self._happen, chance.choice(happenings))
+
+    def _journal_away(self, chance: random.Random, disk: MemoryDisk) -> None:
+        """Nobody reaches the journal for a while."""
+        disk.away = "the link broke"
+
+        def back() -> None:
+            disk.away = ""
+
+        self._world.setting.timetable.after(0.2 + 4.0 * chance.random(), back)
+
+    def _answers_lost(self, chance: random.Random, disk: MemoryDisk) -> None:
+        """The next transactions are stored, and the link breaks before anybody is told."""
+        self._count("unanswered", "journal")
+        disk.unanswered += chance.randint(1, 3)
+
+    def _journal_taken(self, disk: MemoryDisk) -> None:
+        """Another hub opens the journal, and ends at once."""
+        if not disk.away:
+            self._count("second hub", "journal")
+            MemoryJournal(disk).open()
+
+    def _journal_emptied(self, hub: HubHost, disk: MemoryDisk) -> None:
+        """Somebody deletes the journal under its hub."""
+        if hub.up:
+            self._count("emptied", "journal")
+            disk.erase()
+
+    def _journal_older(self, hub: HubHost, disk: MemoryDisk) -> None:
+        """The journal's server loses what it had not synced, and its hub goes on."""
+        if hub.up:
+            self._count("older", "journal")
+            disk.lose_power()
+
+    def _power_lost(self, hub: HubHost) -> None:
+        """The hub's machine dies."""
+        if hub.up:
+            self._count("loss of power", "hub")
+            hub.lose_power()
+            self.replace(hub)
+
+    def _hub_and_client_die(self, chance: random.Random, hub: HubHost) -> None:
+        """A client dies with its hub, or a little before or after."""
+        client = chance.choice(self._world.clients)
+        if hub.up and client.up:
+            self._count("crash", "client with its journal's hub")
+            after = self._world.setting.timetable.after
+            after(0.5 * chance.random() * chance.randrange(2), self._end_client, client)
+            after(0.5 * chance.random() * chance.randrange(2), self._end_hub, hub)
+
+    def _end_client(self, client: ClientHost) -> None:
+        if client.up:
+            client.kill()
+            client.down_link.reset()
+            self._world.replace_client(client)
+
+    def _end_hub(self, hub: HubHost) -> None:
+        if hub.up:
+            hub.kill()
+            self.replace(hub)
 
     def _kill_slot(self) -> None:
         pool = self._chance.choice(self._world.pools)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.client.charges import Charges
@@ -17,6 +18,7 @@ from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import Dependencies
+from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import Limits, Window
@@ -24,6 +26,7 @@ from taskmesh.core.hub.pools import DesiredStates, PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.states import Cause, Links, TaskRecord
+from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
@@ -33,6 +36,7 @@ from taskmesh.core.pool.membership import Membership
 from taskmesh.core.pool.slots import Slot
 from taskmesh.core.pool.spool import Spool
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Value
 from tests.simulation import pool_host
 
@@ -489,6 +493,40 @@ def windows(patch: Patch) -> None:
     patch.setattr(Window, "add", lambda self, when, count=1: None)
 
 
+def accepted_when_written(patch: Patch) -> None:
+    """Tasks are accepted before the journal has them."""
+    patch.setattr(ClientSession, "accepted", property(lambda self: self.submitted))
+
+
+def edges_written(patch: Patch) -> None:
+    """The next hub reads tasks, and not what they depend on."""
+    restore = Submissions.restore
+
+    def forget(self: Submissions, chunk: JournalChunk, now: float) -> None:
+        runs = [replace(run, needs=[], after=[]) for run in chunk.runs]
+        restore(self, replace(chunk, runs=runs), now)
+
+    patch.setattr(Submissions, "restore", forget)
+
+
+def outcomes_written(patch: Patch) -> None:
+    """It does not look at the outcomes that wait for clients which are away."""
+    patch.setattr(Journal, "restore_outcomes", lambda self, client, outcomes: [])
+
+
+def ends_written(patch: Patch) -> None:
+    """It does not look at which tasks are over."""
+    restore = Journal.restore
+    patch.setattr(
+        Journal, "restore", lambda self, number, entry, ends, specs: restore(self, number, entry, None, specs)
+    )
+
+
+def written_again(patch: Patch) -> None:
+    """A journal that was emptied under its hub stays as it is."""
+    patch.setattr(Journal, "rewrite", lambda self: setattr(self, "is_whole", True))
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -542,4 +580,9 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     attachments_joined,
     permits,
     windows,
+    accepted_when_written,
+    edges_written,
+    outcomes_written,
+    ends_written,
+    written_again,
 )

@@ -1,4 +1,4 @@
-"""The simulated hub: binds lanes, pushes, publishes, and is killed; what it has stored outlives it."""
+"""The simulated hub: binds lanes, pushes, publishes, and is killed; its journal outlives it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import JournalKept
 from tests.simulation.configs import LIMITS
 from tests.simulation.fairness import Fairness
 from tests.simulation.host import Host
+from tests.simulation.journal import AGAIN, SimulatedJournal
+from tests.simulation.memory_journal import MemoryDisk
 from tests.simulation.network import Link, unpacked
 from tests.simulation.setting import Setting
 
@@ -64,6 +67,10 @@ class Far(Protocol):
         """The hub has closed a lane."""
         ...
 
+    def superseded(self, hub: HubHost) -> None:
+        """Another hub has its journal."""
+        ...
+
 
 class HubHost(Host[HubMachine]):
     """One hub and its successors.
@@ -73,7 +80,7 @@ class HubHost(Host[HubMachine]):
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
         heard: when anything came from a pool, in the world's time.
         capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
-        shelf: what hubs have stored.
+        disk: their journal, if they have one; strict: what is confirmed there outlives a loss of power.
         dismissed: pools that were told to leave, as often as they were.
         falling: its clock goes back between two lives, and with it the epochs.
         wall: what the clock on its wall shows at the world's time 0. set_back: it has been set back.
@@ -91,6 +98,9 @@ class HubHost(Host[HubMachine]):
         self.resumed = 0.0
         self.heard: dict[str, float] = {}
         self.capped: dict[str, float] = {}
+        self.disk = MemoryDisk() if config.journaled else None
+        self.strict = config.journaled and setting.chance.random() < 0.5
+        self._journal: SimulatedJournal | None = None
         self.dismissed: list[str] = []
         self._far = far
         self._config = config
@@ -108,14 +118,59 @@ class HubHost(Host[HubMachine]):
 
     def start(self) -> None:
         """Starts, with another epoch if it was there before."""
+        if self.disk is not None and self.disk.away:
+            self.setting.timetable.after(AGAIN, self._start_again)
+            return
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.setting.audit.limits.append(self._config.max_payload)
         self.started = self.resumed = self.setting.timetable.now
         machine = HubMachine(self._config, self.clock())
         self._watch_permits(machine.state.ledger.limits)
         self._watch_cache(machine.state.result_cache)
+        life = self._life + 1
+        if self.disk is not None:
+            self._journal = self._open(self.disk, life)
         self.boot(machine)
+        if self._journal is not None:
+            self._read(self._journal)
         self.tell(ev.Clock(self.wall - self.offset))
+        if self.schedules_over:
+            self.end_schedules()  # the word of it may not have been written
+
+    def _start_again(self) -> None:
+        if not self.up:
+            self.start()
+
+    def _open(self, disk: MemoryDisk, life: int) -> SimulatedJournal:
+        """Take the journal over."""
+        self.setting.audit.durability.began()
+        return SimulatedJournal(
+            self.setting,
+            disk,
+            strict=self.strict,
+            tell=self.tell,
+            alive=lambda: self.up and self._life == life,
+            superseded=lambda: self._far.superseded(self),
+        )
+
+    def _read(self, journal: SimulatedJournal) -> None:
+        """Tell the machine what is written."""
+        audit, read = self.setting.audit, journal.read(self.setting.timetable.now + self.wall)
+        audit.cancel_known.clear()  # that a task is over is written a little later
+        entries = dict(read.entries)
+        for entry in entries.values():
+            if isinstance(entry, JournalKept) and entry.key:
+                audit.kept((entry.name, entry.key), entry.until - self.wall)
+        self.tell(read)
+        audit.attempts.over |= audit.durability.reloaded(self.machine, entries)
+
+    def lose_power(self) -> None:
+        """The machine dies, and what was not synced with it."""
+        self.kill()
+        if self.disk is not None:
+            before = dict(self.disk.entries)
+            self.set_back = bool(self.disk.lose_power()) or self.set_back  # ticks may come again
+            self.setting.audit.durability.lost_power(before, self.disk)
 
     def _watch_cache(self, cache: ResultCache) -> None:
         """Notes until when outcomes answer those who submit under a key."""
@@ -147,6 +202,10 @@ class HubHost(Host[HubMachine]):
     def kill(self) -> None:
         """Kill -9: the next life has another epoch, and no memory but what is stored."""
         self.take_counts()
+        durability = self.setting.audit.durability
+        if self._journal is not None and self._journal.is_lost:  # memory alone had it
+            durability.excused |= durability.accepted
+        self._journal = None
         super().kill()
         self.lanes.clear()
         self._by_session.clear()
@@ -170,6 +229,8 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.welcomed(self.epoch, hello.client, young=self._young)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
+            if event.message.epoch in (0, self.epoch):
+                self.setting.audit.durability.submitted(event.client, event.message)
         super()._handle(event)
         if isinstance(beat, m.Hello) and self.up:
             lane = self.machine.pools.lane_of(beat.pool)
@@ -187,6 +248,10 @@ class HubHost(Host[HubMachine]):
     @property
     def _young(self) -> bool:
         """It still keeps the numbers of what nobody has asked for."""
+        if self.disk is not None and self.records["outcomes.dropped"]:
+            return (
+                False  # a task of the journal was asked for, and its numbers went with its client's session
+            )
         return self.setting.timetable.now - self.started < 3 * self._config.lease - 1.0
 
     # --- what comes in ------------------------------------------------------------------------------------
@@ -233,6 +298,7 @@ class HubHost(Host[HubMachine]):
     def perform(self, actions: list[object]) -> None:
         """Does what the machine wants done, in order."""
         pushes: list[act.PushTasks] = []
+        self._note_written([action for action in actions if isinstance(action, act.WriteJournal)])
         for action in actions:
             match action:
                 case act.PushTasks(session=session, message=message):
@@ -250,14 +316,31 @@ class HubHost(Host[HubMachine]):
                     self.tell(ev.LaneOpened(session, endpoint))
                 case act.CloseLane(session=session):
                     self._close(session)
-                case act.LogEvent():
-                    self.records[action.kind] += 1
+                case act.LogEvent() | act.WriteJournal():
+                    self._note(action)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
         if pushes:
             self._check(pushes)
         elif withheld := self.machine.state.ledger.backlog.withheld:
             self._fairness.excuse(withheld)
+
+    def _note(self, action: act.LogEvent | act.WriteJournal) -> None:
+        if isinstance(action, act.LogEvent):
+            self.records[action.kind] += 1
+            if action.kind == "outcomes.dropped":
+                self.setting.audit.durability.gone(int(str(action.fields["client"]), 16))
+        elif self._journal is not None:
+            self._journal.write(action)
+
+    def _note_written(self, actions: list[act.WriteJournal]) -> None:
+        """Notes what is to be written, before anything is said that rests on it."""
+        for action in actions:
+            self.setting.audit.durability.handed(action)
+
+    def _check_accepted(self, client: int, number: int) -> None:
+        if self._journal is not None:
+            self.setting.audit.durability.acknowledged(client, number, self._journal.confirmed)
 
     def _fired(self, message: m.Tasks) -> None:
         """Plans the tasks that schedules have made, and notes the names of their ticks."""
@@ -275,6 +358,7 @@ class HubHost(Host[HubMachine]):
         """Somebody sets the clock on the wall."""
         self.set_back = self.set_back or step < 0
         self.wall += step
+        self.setting.audit.clock_moved = self.setting.audit.clock_moved or self.disk is not None
         self.setting.audit.faults["clock set", "hub"] += 1
         if self.up:
             self.tell(ev.Clock(self.wall - self.offset))
@@ -301,7 +385,10 @@ class HubHost(Host[HubMachine]):
             audit.pushed(self.machine, self.place, self.machine.state.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
+        if isinstance(message, m.Accepted):
+            self._check_accepted(client, message.number)
         if isinstance(message, m.Deliver):
+            self._check_accepted(client, message.accepted)
             self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
             self.setting.audit.failed.update((client, failure.seq) for failure in message.failed)
         link = self._far.gateway(self.place, client)

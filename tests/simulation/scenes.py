@@ -240,6 +240,45 @@ def attached(world: World, *, foul: bool) -> None:
     world.finish("L1", LEASE + LEAVES)
 
 
+def inherited(world: World) -> None:
+    """J5: client and hub die together; another client has all accepted tasks' outcomes, by their ids."""
+    setting, hub = world.setting, world.hub
+    timetable, chance, workload = setting.timetable, setting.chance, setting.workload
+    owner, heir = chance.sample(world.clients, 2)
+    first = owner.submit_all(workload.slow_steady_burst, ATTACHED)
+    plans = first + owner.submit_all(workload.linked_burst, ATTACHED, after=[plan.seq for plan in first])
+    came = timetable.now + LEAVES
+    while not all(plan.seq in owner.accepted for plan in plans) and timetable.now < came:
+        world.until(timetable.now + 0.01)  # its caps may be reached, or its journal is slow
+    world.until(timetable.now + 1.5 * chance.random())
+    plans = [plan for plan in plans if plan.seq in owner.accepted and not _is_dropped(world, plan)]
+    setting.audit.faults["crash", "hub and client of a journal"] += 1
+    owner.kill()
+    owner.down_link.reset()
+    world.replace_client(owner)
+    hub.kill()
+    world.until(timetable.now + chance.choice((0.0, 0.5, 2.0 * LEASE)) * chance.random())
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=chance.random() < 0.7)
+    hub.start()
+    for other in world.clients:
+        other.tell(LinkLost())
+    world.until(timetable.now + BACK)
+    heirlooms = heir.submit_all(partial(workload.attached_burst, plans), len(plans))
+    world.finish("J5", 3 * LEASE + LEAVES)
+    for plan, left in zip(heirlooms, plans, strict=True):
+        ended = setting.audit.outcomes.get((plan.client, plan.seq))
+        taken = (left.client, left.seq) in setting.audit.outcomes  # before it died
+        dropped = _is_dropped(world, left)
+        setting.audit.require(ended == "done" or taken or dropped, "J5: nobody has it", left, ended)
+
+
+def _is_dropped(world: World, plan: Plan) -> bool:
+    """Whether there was no room for the outcomes of its client, or nobody promises it for another reason."""
+    return (plan.client, plan.seq) in world.setting.audit.durability.excused
+
+
 def chained(world: World) -> None:
     """L1: a client comes back to another hub with a chain of which pools have ended a task meanwhile."""
     setting = world.setting

@@ -24,6 +24,7 @@ from tests.simulation.configs import (
     BEAT,
     LEASE,
     client_config,
+    has_journal,
     has_two_hubs,
     hub_config,
     pool_config,
@@ -39,6 +40,7 @@ from tests.simulation.scenes import (
     chained,
     comeback,
     departure,
+    inherited,
     orphans,
     plague,
     promises,
@@ -109,6 +111,8 @@ class World:
         settings = hub_config(chance)
         if has_two_hubs(seed):
             settings = replace(settings, max_payload=0)
+        if has_journal(seed):
+            settings = replace(settings, journaled=True)
         self.hub = HubHost(self.setting, self, settings)
         self.hubs = [self.hub]
         pools = [pool_config(chance, index) for index in range(pools_of(seed))]
@@ -146,6 +150,10 @@ class World:
         for pool in self.pools:
             if pool.name == lane.pool:
                 pool.lane_closed(lane, signalled=self.setting.chance.random() < 0.7)
+
+    def superseded(self, hub: HubHost) -> None:
+        """Another hub has its journal: it ends, and is started again."""
+        self._faults.replace(hub)
 
     # --- clients ------------------------------------------------------------------------------------------
 
@@ -195,6 +203,8 @@ class World:
             self._plan_schedules(
                 random.Random(self.seed)
             )  # other seeds play as they did before there were any
+        if self.hub.disk is not None and not self.calm:
+            self._faults.plan_journal(random.Random(self.seed), self.hub, self.hub.disk)
         if not self.calm:
             self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
         self.until(self._heal_at)
@@ -237,7 +247,9 @@ class World:
 
     def _play_foul_scene(self, scene: int) -> None:
         chance = self.setting.chance
-        if scene == 0:
+        if self.hub.disk is not None and self.seed // SCENES % 2:
+            inherited(self)
+        elif scene == 0:
             comeback(self)
         elif scene == 1:
             chance.choice((shared, budgets, chained, partial(attached, foul=True)))(self)
@@ -388,6 +400,7 @@ class World:
 
     def _settled(self) -> bool:
         tasks = any(hub.machine.state.ledger.tasks for hub in self.hubs)
+        tasks = tasks or any(hub.machine.submissions.set_aside.tasks for hub in self.hubs)
         return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:
@@ -420,9 +433,11 @@ class World:
         return f"ledger {ledger[:10]}, clients {waiting}, pools {pools}"
 
     def _check_left_behind(self) -> None:
-        """S1: what the hub had accepted was run, though its client is gone; while that hub lives."""
+        """S1: what a hub had accepted was run, though its client is gone, if hub or journal lives."""
         audit, plans = self.setting.audit, self.setting.workload.plans
         epochs = {hub.epoch for hub in self.hubs}
+        written = audit.durability
+        durable = written.accepted - written.excused - written.ended if self.hub.disk is not None else set()
         for client in self._gone:
             for seq, epoch in client.accepted.items():
                 plan = plans[client.client, seq]
@@ -434,7 +449,8 @@ class World:
                 )  # it may be blocked, or skipped
                 # A chunk that pools died with was left to its client, which goes without splitting it.
                 excused = excused or audit.outcomes.get((plan.client, plan.seq)) == "crash"
-                if epoch in epochs and not excused and (client.client, seq) not in audit.cancelled:
+                lives = epoch in epochs or (client.client, seq) in durable
+                if lives and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     audit.require(plan.runs > 0, "S1: accepted and never run", plan)
 

@@ -38,7 +38,7 @@ def test_a_seed_is_large_enough(played):
     assert len(world.clients) == 2
 
 
-OWN = {("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
+OWN = {("full", "journal"), ("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
 OWN |= {
     ("too large", "call"),
     ("too large", "result"),

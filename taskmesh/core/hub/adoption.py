@@ -165,6 +165,14 @@ class Adoption:
                 break
         return known
 
+    def _charge_restored(self, client: int, charged: Charged) -> None:
+        """Charge those of the tasks that are here already, since a journal had them; it knows their age."""
+        bounded = self._bounded(replace(charged, age=0.0))
+        for seq in charged.seqs:
+            record = self._ledger.tasks.get(client << SEQ_BITS | seq)
+            if record is not None and record.state <= State.RUNNING:
+                self._ledger.take_over(record, bounded, self._hub.now)
+
     def from_before(self, client: int, submit: Submit) -> None:
         """A client says of tasks of an earlier hub's time what they have used up, or that it has said all.
 
@@ -172,6 +180,7 @@ class Adoption:
         """
         account = self._ledger.account(client)
         for one in submit.charged:
+            self._charge_restored(client, one)
             if len(account.charged) + len(one.seqs) <= MOST_CHARGED:
                 account.charged.update(dict.fromkeys(one.seqs, one))
         if submit.whole:

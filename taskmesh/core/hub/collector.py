@@ -218,6 +218,9 @@ class Collector:
         if not self.is_current(record, task, session, failure.attempt):
             self.stale += 1
             return
+        if record.has_failed and failure.attempt - failure.returns <= record.extra.failed:
+            self.requeue(record, Cause.REQUEUE)  # its client has said so: it was charged at another hub
+            return
         self._failed(record, failure, now)
 
     def failed_before(self, record: TaskRecord, failure: Failed, now: float) -> None:
@@ -433,6 +436,15 @@ class Collector:
         text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
         failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
         self.end(record, Cause.EXPIRE, failure)
+
+    def end_quietly(self, record: TaskRecord, failure: Failed) -> None:
+        """A bad end that a task had at an earlier hub, where it was noted."""
+        self.release(record)
+        self._ledger.move(record, Cause.FAIL)
+        self._hub.children.ended(record, failure)
+        self._hub.dependencies.failed(record, failure)
+        for waiter in self._ledger.drop(record):
+            self.give(failure, waiter)
 
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: all clients that wait are told."""

@@ -59,7 +59,7 @@ class ChunkBook:
         self.seqs: Sequence[int] = whole if follow else seqs
         self._members: range | frozenset[int] = whole if follow else frozenset(seqs)
         self.specs = {run.spec for run in runs}
-        self.edges = {seq: edges for run in runs if run.needs or run.after for seq, edges in _edges(run)}
+        self.edges = {seq: edges for run in runs if run.needs or run.after for seq, edges in edges_of(run)}
         self.over: set[int] = set()
 
     def __contains__(self, seq: int) -> bool:
@@ -115,7 +115,7 @@ class ClientBook:
     def find(self, seq: int) -> ChunkBook | None:
         """Return the chunk of a task that is written down and not over."""
         chunk = self.strays.get(seq)
-        if chunk is None:
+        if chunk is None or seq not in chunk:
             at = bisect_right(self._firsts, seq)
             chunk = self.chunks[self._firsts[at - 1]] if at else None
         return chunk if chunk is not None and seq in chunk else None
@@ -140,8 +140,9 @@ class ClientBook:
             del self.chunks[first]
             del self._firsts[bisect_right(self._firsts, first) - 1]
             return
-        for seq in chunk.seqs:
-            del self.strays[seq]
+        for seq in chunk.seqs:  # one that had ended and came again is in a later chunk as well
+            if self.strays.get(seq) is chunk:
+                del self.strays[seq]
 
 
 class Journal(JournalEntries):
@@ -154,6 +155,7 @@ class Journal(JournalEntries):
         self._specs: dict[int, Spec] = {}
         self._uses: Counter[int] = Counter()  # of specs, by chunks
         self._touched: dict[int, ChunkBook] = {}
+        self._unused: set[str] = set()  # entries that are to go once their tasks are known to be over
 
     def __len__(self) -> int:
         """Return the number of chunks."""
@@ -163,6 +165,7 @@ class Journal(JournalEntries):
     def rewrite(self) -> None:
         """The journal has lost what was written: have all of it written again."""
         self._touched.clear()
+        self._unused.clear()
         self.changes = {key_of(SPEC, number): spec for number, spec in self._specs.items()}
         for client, book in self._clients.items():
             for value in book.values.values():
@@ -189,10 +192,20 @@ class Journal(JournalEntries):
         for spec in self._enter(number, entry, specs):
             self.changes[key_of(SPEC, spec)] = self._specs[spec]
         self.changes[key_of(CHUNK, number)] = entry
-        book = self._clients[entry.client]
+        self.bring(entry.client, values)
+
+    def bring(self, client: int, values: Iterable[Value]) -> None:
+        """Write down those of a client's outcomes that tasks which are not over depend on."""
+        book = self._clients.get(client, ClientBook())
         for value in values:
             if value.seq in book.needed and value.seq not in book.values:
-                self._keep(entry.client, book, value)
+                self._keep(client, book, value)
+
+    def values_for(self, client: int, run: Run) -> list[Value]:
+        """Return the outcomes that are written of the tasks which those of a run depend on."""
+        values = self._clients.get(client, ClientBook()).values
+        upstream = {seq for _, edges in edges_of(run) for seq in edges}
+        return [values[seq] for seq in sorted(upstream & values.keys())]
 
     def restore(
         self, number: int, entry: JournalChunk, ends: Ends | None, specs: Mapping[int, SpecEntry]
@@ -320,18 +333,20 @@ class Journal(JournalEntries):
                 continue
             self._touched[chunk.number] = chunk
             if book.outcomes.pop(seq, None) is not None:
-                self.changes[_task_key(OUTCOME, client, seq)] = None
-            for unused in book.let_go(chunk, seq):
-                self.changes[_task_key(VALUE, client, unused)] = None
+                self._unused.add(_task_key(OUTCOME, client, seq))
+            self._unused.update(_task_key(VALUE, client, unused) for unused in book.let_go(chunk, seq))
             if chunk.is_over:
                 book.drop(chunk)
                 self._drop(chunk)
         if not book:
             self._clients.pop(client, None)
+        if self._unused and not self._touched:
+            self._drop_unused()
 
     def _keep(self, client: int, book: ClientBook, value: Value) -> None:
         book.values[value.seq] = value
         self.changes[_task_key(VALUE, client, value.seq)] = value
+        self._unused.discard(_task_key(VALUE, client, value.seq))
 
     def _drop(self, chunk: ChunkBook) -> None:
         self._touched.pop(chunk.number, None)
@@ -344,10 +359,19 @@ class Journal(JournalEntries):
                 self.changes[key_of(SPEC, spec)] = None
 
     def sweep(self) -> None:
-        """Write down which tasks of chunks are over, of those where that has changed."""
+        """Write down which tasks of chunks are over, of those where that has changed.
+
+        What they needed and how they ended goes with it, not before: a hub that found a task without what it
+        needs could neither run it nor end it.
+        """
         touched, self._touched = self._touched, {}
         for number, chunk in touched.items():
             self.changes[key_of(ENDS, number)] = chunk.ends()
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
+        unused, self._unused = self._unused, set()
+        self.changes.update(dict.fromkeys(unused))
 
 
 def is_durable(spec: Spec, run: Run) -> bool:
@@ -361,7 +385,7 @@ def is_wanted(spec: Spec) -> bool:
     return spec.durable is not False and spec.acks == "late"
 
 
-def _edges(run: Run) -> Iterator[tuple[int, frozenset[int]]]:
+def edges_of(run: Run) -> Iterator[tuple[int, frozenset[int]]]:
     """Yield the tasks of a run, each with those that it depends on."""
     none: list[list[int]] = [[]] * len(run.seqs)
     for seq, needs, after in zip(run.seqs, run.needs or none, run.after or none, strict=True):

@@ -82,6 +82,7 @@ class JournalEvents:
     def sweep(self) -> None:
         """Write down what is written now and then."""
         self._journal.sweep()
+        self._submissions.sweep(self._hub.now)
         self._limits.write(self._offset)
 
     def _on_written(self, number: int) -> None:
@@ -129,6 +130,7 @@ class JournalEvents:
             journal.restore(number, chunk, self._over(chunk, found[j.ENDS].get(number)), self._hub.specs)
             for number, chunk in found[j.CHUNK].items()
         ]
+        self._submissions.set_aside.wait_from(now, self._hub.config.lease)
         for client, some in values.items():
             self._hub.dependencies.bring(client, journal.restore_values(client, some.values()))
         restored = [chunk for chunk in left if chunk is not None]
@@ -140,6 +142,8 @@ class JournalEvents:
             self._submissions.restore(chunk, now)
             if chunk.client == self._hub.house.client:
                 self._schedules.restored(chunk)
+        for client, some in values.items():
+            self._submissions.end_as_told(client, some.values())
 
     def _over(self, chunk: j.JournalChunk, ends: j.Ends | None) -> j.Ends | None:
         """Return the tasks of a chunk that are over, and those whose outcome is kept: it is written first."""

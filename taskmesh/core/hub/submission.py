@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
+from taskmesh.core.hub.absent_upstream import SetAside
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
-from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.collector import ANYBODY, Collector
 from taskmesh.core.hub.dependencies import value_of
 from taskmesh.core.hub.journal import Journal, is_durable, is_wanted, without
 from taskmesh.core.hub.ledger import SpecEntry
@@ -63,6 +64,7 @@ class Submissions:
         self._pools = pools
         self._ventilator = ventilator
         self._schedules = schedules
+        self.set_aside = SetAside(hub.ledger, hub.dependencies)
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         """Enters a batch whole or not at all, and acknowledges it."""
@@ -84,12 +86,9 @@ class Submissions:
         if count and not self._takes(session, submit, count, size):
             self._hub.dependencies.drop_unused()
             return
-        journal = self._hub.journal
-        chunk = self._durable(session, submit) if journal is not None and count else None
-        session.submitted = number
-        if journal is not None and chunk is not None:
-            self._write_down(journal, session, chunk, submit.values)
-        submit.runs = [self._without_kept(session.client, run, now) for run in submit.runs]
+        self._write_down(session, submit, number)
+        left = [self._without_kept(session.client, run, now) for run in submit.runs]
+        submit.runs = [run for run in left if run.seqs]
         self._enter_all(session, submit, now)
         if submit.cancels or submit.unstarted:
             self.on_cancel(session.client, submit.cancels, submit.unstarted)
@@ -101,7 +100,7 @@ class Submissions:
 
     def _durable(self, session: ClientSession, submit: m.Submit) -> JournalChunk | None:
         """Return those tasks of a Submit, before they are entered, that the journal is to have."""
-        hub, account = self._hub, self._ledger.account(session.client)
+        hub, account, set_aside = self._hub, self._ledger.account(session.client), self.set_aside.tasks
         runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec, run)]
         if any(run.again for run in runs):
             base = session.client << SEQ_BITS
@@ -110,19 +109,47 @@ class Submissions:
                 seq
                 for run in runs
                 for seq in run.seqs
-                if base | seq in tasks or seq in finished or hub.result_cache.of_task(base | seq, hub.now)
+                if base | seq in tasks
+                or base | seq in set_aside
+                or seq in finished
+                or hub.result_cache.of_task(base | seq, hub.now)
             }
             runs = [run for run in (without(run, known) for run in runs) if run.seqs]
         return JournalChunk(session.client, session.user, session.name, hub.wall, runs) if runs else None
 
-    def _write_down(
-        self, journal: Journal, session: ClientSession, chunk: JournalChunk, values: list[Value]
-    ) -> None:
+    def end_as_told(self, client: int, values: Iterable[Value]) -> None:
+        """Tasks that a journal had, and whose outcome is known to their client or to others, end in that way.
+
+        Another execution might end in another way than those were told.
+        """
+        for value in values:
+            record = self._ledger.tasks.get(client << SEQ_BITS | value.seq)
+            if record is None or (record.extra is not None and record.extra.is_shared):
+                continue
+            if value.failed is not None:
+                failure = replace(value.failed, client=client, seq=value.seq)
+                if record.state is not State.QUEUED:
+                    self._collector.end_quietly(record, failure)
+                continue
+            attempt = value.attempt or record.attempt
+            done = DoneRun(record.spec.number, client, attempt, "", [value.seq], [value.payload], 0.0)
+            self._collector.on_done(done, ANYBODY)
+
+    def _write_down(self, session: ClientSession, submit: m.Submit, number: int) -> None:
         """Have the journal written before the client hears that its tasks are accepted."""
-        hub = self._hub
-        journal.accept(chunk, hub.specs, [*values, *hub.dependencies.held_for(chunk.client, chunk.runs)])
-        session.unwritten.append((session.submitted, journal.upcoming))
-        hub.unwritten.setdefault(session.client, session)
+        hub, journal = self._hub, self._hub.journal
+        chunk = self._durable(session, submit) if journal is not None and submit.runs else None
+        session.submitted = number
+        if journal is None:
+            return
+        if chunk is None:
+            journal.bring(session.client, submit.values)
+        else:
+            held = hub.dependencies.held_for(chunk.client, chunk.runs)
+            journal.accept(chunk, hub.specs, [*submit.values, *held])
+            session.unwritten.append((number, journal.upcoming))
+            hub.unwritten.setdefault(session.client, session)
+        self.end_as_told(session.client, submit.values)
 
     def on_written(self, number: int) -> None:
         """The journal has the changes up to a number: tell clients what is accepted now."""
@@ -151,13 +178,30 @@ class Submissions:
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Enter tasks that a journal has, as if their client had submitted them again."""
-        age = max(0.0, self._hub.wall - chunk.at)
         for run in chunk.runs:
-            if self._hub.specs[run.spec].spec.expires > 0:
-                account = self._ledger.account(chunk.client)
-                account.charged.update((seq, Charged([seq], age=age)) for seq in run.seqs)
-            again = replace(run, again=True, delay=max(0.0, run.delay - age))
-            self._enter(chunk.client, again, now, alone=False)
+            here = self.set_aside.split(chunk, run, self._hub.specs[run.spec])
+            if here.seqs:
+                self._restore_run(chunk, here, now)
+
+    def _restore_run(self, chunk: JournalChunk, run: Run, now: float) -> None:
+        age = max(0.0, self._hub.wall - chunk.at)
+        if self._hub.specs[run.spec].spec.expires > 0:
+            account = self._ledger.account(chunk.client)
+            account.charged.update((seq, Charged([seq], age=age)) for seq in run.seqs)
+        again = replace(run, again=True, delay=max(0.0, run.delay - age))
+        self._enter(chunk.client, again, now, alone=False)
+
+    def sweep(self, now: float) -> None:
+        """Enter tasks of the journal whose upstream does not come any more."""
+        journal = self._hub.journal
+        if journal is None or not self.set_aside.are_due(now):
+            return
+        dependencies = self._hub.dependencies
+        for absent in self.set_aside.take_all():
+            dependencies.bring(absent.chunk.client, journal.values_for(absent.chunk.client, absent.run))
+            self._hub.specs.setdefault(absent.spec.number, absent.spec)
+            self._restore_run(absent.chunk, absent.run, now)
+        dependencies.drop_unused()
 
     def enter_own(
         self,
@@ -338,6 +382,8 @@ class Submissions:
 
     def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._hub.specs[run.spec], self._ledger
+        if self.set_aside.tasks:
+            self.set_aside.came(client, run.seqs)
         if entry.spec.durable and self._hub.journal is None and not run.again:
             self._refuse(client, run.seqs, NOT_DURABLE)
             return
@@ -485,6 +531,8 @@ class Submissions:
         """
         if self._hub.dependencies.kept:
             self._hub.dependencies.drop_kept(client, seqs)
+        if self.set_aside.tasks and self._hub.journal is not None:
+            self._hub.journal.over(client, self.set_aside.came(client, seqs))
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:
             self._cancellations.cancel(task, quiet=True)

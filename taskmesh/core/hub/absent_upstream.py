@@ -1,0 +1,103 @@
+"""Tasks of a journal that depend on others which are not in it: only their client can bring these.
+
+What is not durable is lost with its hub, and comes again with its client. A task that depends on it waits
+for that, outside the ledger; if nobody brings it in time, its upstream counts as unknown. Until then what
+pools know of the tasks is kept for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from taskmesh.core.hub.dependencies import UNKNOWN_TASK, Dependencies
+from taskmesh.core.hub.journal import edges_of, without
+from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.wire.journal import JournalChunk
+from taskmesh.wire.runs import Run, Value
+
+LEASES = 2
+"""Leases for which they wait: clients are back by then, and what pools have reported is kept for three."""
+
+
+class Absent(NamedTuple):
+    """A task that was set aside.
+
+    Attributes:
+        chunk: what it was accepted with.
+        run: the task alone.
+        spec: its spec.
+    """
+
+    chunk: JournalChunk
+    run: Run
+    spec: SpecEntry
+
+
+class SetAside:
+    """The tasks that wait for what they depend on to come.
+
+    Args:
+        ledger: the tasks that are here.
+        dependencies: the outcomes that are.
+
+    Attributes:
+        tasks: by id, in the order in which they are to be entered.
+    """
+
+    def __init__(self, ledger: Ledger, dependencies: Dependencies) -> None:
+        self.tasks: dict[int, Absent] = {}
+        self._ledger = ledger
+        self._dependencies = dependencies
+        self._until = 0.0
+
+    def wait_from(self, now: float, lease: float) -> None:
+        """Wait for clients from now on."""
+        self._until = now + LEASES * lease
+
+    def are_due(self, now: float) -> bool:
+        """Return True if there are tasks that have waited long enough."""
+        return bool(self.tasks) and now >= self._until
+
+    def split(self, chunk: JournalChunk, run: Run, spec: SpecEntry) -> Run:
+        """Set those tasks of a run aside whose upstream is not here; return the run without them."""
+        if not (run.needs or run.after):
+            return run
+        own: set[int] = set()
+        left_out: set[int] = set()
+        for seq, upstream in edges_of(run):
+            if all(other in own or self._is_known(chunk.client, other) for other in upstream):
+                own.add(seq)
+            else:
+                left_out.add(seq)
+        for seq in run.seqs if left_out else ():
+            if seq in left_out:
+                alone = without(run, set(run.seqs) - {seq})
+                self.tasks[chunk.client << SEQ_BITS | seq] = Absent(chunk, alone, spec)
+        return without(run, left_out) if left_out else run
+
+    def _is_known(self, client: int, seq: int) -> bool:
+        task = client << SEQ_BITS | seq
+        return task in self._ledger.tasks or task in self._dependencies.values
+
+    def came(self, client: int, seqs: Iterable[int]) -> list[int]:
+        """Forget tasks of a client that it has brought, or given up; return those that were set aside."""
+        base = client << SEQ_BITS
+        return [seq for seq in seqs if self.tasks.pop(base | seq, None) is not None]
+
+    def take_all(self) -> Iterator[Absent]:
+        """Yield all tasks, in their order, with what is not here of their upstream known to be unknown."""
+        absent, self.tasks = self.tasks, {}
+        for one in absent.values():
+            client = one.chunk.client
+            unknown = [
+                Value(seq, failed=replace(UNKNOWN_TASK, client=client, seq=seq))
+                for _, upstream in edges_of(one.run)
+                for seq in sorted(upstream)
+                if not self._is_known(client, seq)
+            ]
+            self._dependencies.bring(client, unknown)
+            yield one

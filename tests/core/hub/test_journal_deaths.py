@@ -1,0 +1,269 @@
+"""A hub that dies at the wrong moment: what the next one makes of a journal that was written halfway.
+
+What is accepted is written at once, which tasks are over a little later; between the two a hub may die, and
+what was not durable is lost with it. The simulation has found each of these.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from taskmesh.core import events as ev
+from taskmesh.wire import messages as m
+from taskmesh.wire.journal import JournalChunk, JournalOutcome
+from taskmesh.wire.runs import DONE, Charged, Run, Value
+from tests.core.hub.test_journal import acknowledge, after_death, hub, kinds, past_recovery, run_all
+from tests.core.rig import HubRig, number_of, spec
+
+BOUND = spec("bound", on_client_loss="cancel")
+HELD = spec("held back")
+AT_LEAST_A_LEASE = 30.0
+
+
+def give(rig: HubRig, number: int, runs: list[Run], *specs: object, **more: object) -> None:
+    """Client 1 submits this; the Submits of a rig's own `submit` do not count these."""
+    named = [(number_of(one), one) for one in specs]
+    rig.tell(ev.FromClient(1, m.Submit(number, named, runs, **more)))
+
+
+def alone(one: object, seq: int, **more: object) -> Run:
+    return Run(number_of(one), 0, [seq], [b"x"], **more)
+
+
+def long_after(rig: HubRig, session: int) -> None:
+    """Nobody of an earlier hub's time is awaited any more."""
+    for _ in range(int(AT_LEAST_A_LEASE)):
+        rig.after(1.0)
+        rig.beat(session)
+
+
+class TestWhatTasksNeeded:
+    def test_an_outcome_stays_until_it_is_written_that_its_last_user_is_over(self):
+        rig = hub()
+        rig.client()
+        session = rig.join(slots=1)
+        give(rig, 1, [alone(HELD, 1), alone(HELD, 2), alone(HELD, 3)], HELD)
+        give(rig, 2, [alone(HELD, 4, needs=[[1]]), alone(HELD, 5)])
+        while 4 not in rig.outcomes():
+            rig.report(session, done=(rig.held[session][0],))
+        acknowledge(rig)
+        rig.write()
+        assert "v" in kinds(rig), "task 4 is over, and that is not written yet"
+
+        again = after_death(rig)
+        session = again.join()
+        past_recovery(again, session)
+        run_all(again, session)
+        values = [value.seq for push in again.pushed for run in push.runs for value in run.values]
+        assert values == [1]
+
+    def test_it_goes_with_the_word_that_they_are_over(self):
+        rig = hub()
+        rig.client()
+        session = rig.join(slots=1)
+        give(rig, 1, [alone(HELD, 1), alone(HELD, 2, needs=[[1]]), alone(HELD, 3)], HELD)
+        while len(rig.outcomes()) < 2:
+            rig.report(session, done=(rig.held[session][0],))
+        acknowledge(rig)
+        rig.after(0.5)
+        rig.write()
+        assert "v" not in kinds(rig)
+
+
+class TestOutcomesThatWereWritten:
+    def test_a_task_whose_outcome_is_kept_does_not_run_again(self):
+        rig = hub()
+        rig.client()
+        session = rig.join()
+        kept = spec("kept", keep=60.0)
+        give(rig, 1, [alone(kept, 1), alone(HELD, 2)], kept, HELD)
+        rig.report(session, done=(rig.held[session][0],))
+        rig.write()
+        assert kinds(rig) == "ckss", "that it is over is not written yet"
+
+        again = after_death(rig)
+        session = again.join()
+        past_recovery(again, session)
+        assert [seq for _, seq, _ in again.held[session]] == [2]
+
+    def test_one_under_a_key_answers_its_client_that_comes_back(self):
+        rig = hub()
+        rig.client()
+        session = rig.join()
+        kept = spec("kept", keep=60.0)
+        give(rig, 1, [alone(kept, 1, key="k")], kept)
+        run_all(rig, session)
+        rig.write()
+
+        again = after_death(rig)
+        again.client()
+        give(again, 1, [alone(kept, 1, key="k", again=True)], kept)
+        again.after(0.5)
+        assert again.outcomes() == {1: "done"}
+
+
+class TestUpstreamThatIsNotDurable:
+    @pytest.fixture
+    def again(self) -> HubRig:
+        """A hub whose journal has task 2, which needs task 1, which is in no journal."""
+        rig = hub()
+        rig.client()
+        give(rig, 1, [alone(BOUND, 1), alone(HELD, 2, needs=[[1]])], BOUND, HELD)
+        rig.write()
+        assert kinds(rig) == "cs"
+        return after_death(rig)
+
+    def test_it_waits_for_the_client_that_brings_both_again(self, again):
+        session = again.join()
+        past_recovery(again, session)
+        assert again.held[session] == []
+
+        again.client()
+        runs = [alone(BOUND, 1, again=True), alone(HELD, 2, again=True, needs=[[1]])]
+        give(again, 1, runs, BOUND, HELD, whole=True)
+        run_all(again, session)
+        assert again.outcomes() == {1: "done", 2: "done"}
+        acknowledge(again)
+        again.write()
+        assert again.journal == {}
+
+    def test_the_outcome_that_the_client_brings_is_written(self, again):
+        session = again.join(queues=["elsewhere"])
+        again.client()
+        value = Value(1, b"r", "bound")
+        give(again, 1, [alone(HELD, 2, again=True, needs=[[1]])], HELD, values=[value], whole=True)
+        again.write()
+        assert kinds(again) == "csv"
+
+        third = after_death(again)
+        session = third.join()
+        past_recovery(third, session)
+        assert third.held[session] == [(1, 2, 1)]
+
+    def test_without_the_client_it_ends_in_the_end(self, again):
+        session = again.join()
+        long_after(again, session)
+        again.write()
+
+        (outcome,) = [entry for entry in again.journal.values() if isinstance(entry, JournalOutcome)]
+        assert (outcome.failed.kind, "nothing is known of it" in outcome.failed.text) == ("dependency", True)
+
+    def test_what_a_pool_has_reported_meanwhile_is_its_outcome(self, again):
+        session = again.join()
+        past_recovery(again, session)
+        again.report(session, done=((1, 2, 1),))
+        long_after(again, session)
+        again.write()
+
+        (outcome,) = [entry for entry in again.journal.values() if isinstance(entry, JournalOutcome)]
+        assert outcome.done.seqs == [2]
+
+    def test_a_client_that_gives_it_up_ends_it(self, again):
+        again.client()
+        give(again, 1, [], cancels=[2], whole=True)
+        again.after(0.5)
+        again.write()
+        assert again.journal == {}
+
+
+class TestWhatOthersWereTold:
+    @pytest.mark.parametrize("brings", [True, False])
+    def test_a_task_whose_outcome_is_known_does_not_end_in_another_way(self, brings):
+        rig = hub()
+        rig.client()
+        session = rig.join(slots=1)
+        give(rig, 1, [alone(HELD, 1), alone(HELD, 2)], HELD)
+        elsewhere = spec("elsewhere", queue="elsewhere")
+        give(rig, 2, [alone(elsewhere, 3, needs=[[1]])], elsewhere)
+        rig.write()
+        journal = dict(rig.journal)
+        rig.report(session, done=((1, 1, 1),))
+        acknowledge(rig)
+        rig.write()
+        again = hub(journal if brings else rig.journal)
+        if brings:  # that it is over, and how, was on its way to the disk
+            again.client()
+            runs = [alone(HELD, 2, again=True), alone(elsewhere, 3, again=True, needs=[[1]])]
+            give(again, 1, runs, HELD, elsewhere, values=[Value(1, b"first", "held back")], whole=True)
+
+        assert again.state(1, 1) == "finished"
+        session = again.join(queues=["elsewhere"])
+        past_recovery(again, session)
+        assert again.held[session] == [(1, 3, 1)]
+
+    def test_one_that_has_failed_is_not_tried_again(self):
+        rig = hub()
+        rig.client()
+        session = rig.join(slots=1)
+        give(rig, 1, [alone(HELD, 1), alone(HELD, 2)], HELD)
+        late = spec("late", queue="elsewhere")
+        give(rig, 2, [alone(late, 3, needs=[[1]], when=DONE)], late)
+        rig.fail(session, (1, 1, 1), retryable=False)
+        acknowledge(rig)
+        rig.write()
+        again = after_death(rig)
+
+        assert [again.state(1, seq) for seq in (1, 2)] == ["finished", "WAITING"]
+        session = again.join(queues=["elsewhere"])
+        past_recovery(again, session)
+        assert again.held[session] == [(1, 3, 1)]
+
+
+class TestWhatWasCharged:
+    def test_a_client_that_comes_back_says_what_its_tasks_have_used_up(self):
+        rig = hub()
+        rig.client()
+        flaky = spec("flaky", max_retries=2)
+        give(rig, 1, [alone(flaky, 1)], flaky)
+        rig.write()
+        again = after_death(rig)
+        again.client()
+        give(again, 1, [], charged=[Charged([1], begun=2, failed=2, errors=2)])
+        give(again, 2, [alone(flaky, 1, again=True)], flaky, whole=True)
+        session = again.join()
+        past_recovery(again, session)
+        again.fail(session, again.held[session][0])
+
+        assert again.outcomes() == {1: "exception"}
+
+    def test_a_failure_that_was_charged_at_the_hub_before_is_not_charged_again(self):
+        rig = hub()
+        rig.client()
+        flaky = spec("flaky", max_retries=1, backoff=0.0)
+        give(rig, 1, [alone(flaky, 1)], flaky)
+        rig.write()
+        again = after_death(rig)
+        session = again.join(epoch=rig.hub.config.epoch - 1, inventory=[m.Held(1, 1, [1])])
+        again.client()
+        give(again, 1, [], charged=[Charged([1], begun=1, failed=1, errors=1)])
+        give(again, 2, [alone(flaky, 1, again=True)], flaky, whole=True)
+        again.fail(session, (1, 1, 1))
+        past_recovery(again, session)
+
+        assert again.outcomes() == {}
+        assert again.held[session] == [(1, 1, 2)]
+        again.report(session, done=((1, 1, 2),))
+        assert again.outcomes() == {1: "done"}
+
+
+def test_a_task_that_came_again_is_in_two_chunks_and_ends_in_the_later_one():
+    rig = hub()
+    rig.client()
+    give(rig, 1, [alone(HELD, 1), alone(HELD, 5)], HELD)
+    give(rig, 2, [alone(HELD, 2), alone(HELD, 3)])
+    rig.write()
+    journal = rig.hub.state.journal
+    (chunk,) = [
+        entry
+        for entry in rig.journal.values()
+        if isinstance(entry, JournalChunk) and entry.runs[0].seqs == [2]
+    ]
+    journal.over(1, [3])  # as if its client had been forgotten, which comes back with it
+    journal.accept(replace(chunk, runs=chunk.runs[1:]), rig.hub.state.specs, ())
+
+    journal.over(1, [2])
+    assert [journal.has(1, seq) for seq in (1, 2, 3, 5)] == [True, False, True, True]
+    journal.over(1, [3])
+    journal.over(1, [1, 5])
+    assert len(journal) == 0

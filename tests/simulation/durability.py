@@ -1,0 +1,149 @@
+"""What a journal promises, checked as it happens: J1-J5 of the specification of durable tasks.
+
+J1  no hub says that a task is accepted before it is written
+J2  the next hub knows every accepted task, or how it has ended
+J3  a task that was written to be over, or how it has ended, is not run again
+J4  a task that was accepted runs, or has a reason not to, whoever is dead
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from taskmesh.core.actions import WriteJournal
+from taskmesh.core.hub.journal import is_durable
+from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
+from taskmesh.core.state_machine import require
+from taskmesh.journal.entries import decode
+from taskmesh.wire.journal import (
+    CHUNK,
+    ENDS,
+    OUTCOME,
+    Ends,
+    Entry,
+    JournalChunk,
+    JournalKept,
+    key_of,
+    parts_of,
+)
+from taskmesh.wire.messages import Submit
+from taskmesh.wire.runs import LaneRun, Run
+from tests.simulation.memory_journal import MemoryDisk
+
+if TYPE_CHECKING:
+    from taskmesh.core.hub.machine import HubMachine
+    from tests.simulation.workload import Plan
+
+Task = tuple[int, int]
+
+
+class Durability:
+    """The tasks of one hub's journal.
+
+    Attributes:
+        accepted: tasks of which clients have heard that they are accepted.
+        ended: tasks of which clients have heard how they have ended, or that they have given up.
+        excused: tasks that a loss of power has taken, those of clients that have left or were forgotten, and
+            those whose outcome was kept for as long as they had asked for.
+    """
+
+    def __init__(self) -> None:
+        self.accepted: set[Task] = set()
+        self.ended: set[Task] = set()
+        self.excused: set[Task] = set()
+        self._written: dict[Task, int] = {}
+        self._submits: dict[int, dict[int, list[Task]]] = defaultdict(dict)
+        self._settled: set[Task] = set()
+        self._kept: dict[str, tuple[float, list[Task]]] = {}
+
+    def began(self) -> None:
+        """A hub starts: numbers begin anew."""
+        self._written.clear()
+        self._submits.clear()
+
+    def submitted(self, client: int, submit: Submit) -> None:
+        """A client says this; a hub that does not take it now is told again, under the same number."""
+        self._submits[client][submit.number] = [(client, seq) for run in submit.runs for seq in run.seqs]
+
+    def handed(self, action: WriteJournal) -> None:
+        """A hub has these changes written."""
+        for key, entry in action.changes.items():
+            if entry is None:
+                self.excused.update(self._kept.pop(key, (0.0, []))[1])
+            for task in _tasks_of(entry) if not action.is_whole else ():
+                self._written.setdefault(task, action.number)
+            if isinstance(entry, JournalKept):
+                self._kept[key] = (entry.until, entry.tasks)
+
+    def acknowledged(self, client: int, number: int, confirmed: int) -> None:
+        """J1: a hub tells a client that its Submits are accepted up to this one.
+
+        Args:
+            client: the client.
+            number: the last Submit.
+            confirmed: the number of the last changes that are written.
+        """
+        submits = self._submits[client]
+        for taken in [taken for taken in submits if taken <= number]:
+            for task in submits.pop(taken):
+                written = self._written.get(task, 0)
+                require(written <= confirmed, "J1: accepted before it is written", task, written, confirmed)
+
+    def heard(self, plans: Iterable[Plan]) -> None:
+        """A client hears that these are accepted."""
+        self.accepted.update((plan.client, plan.seq) for plan in plans if may_outlive(plan))
+
+    def gone(self, client: int) -> None:
+        """Nobody waits for the tasks of a client any more, nor for their outcomes."""
+        self.excused.update(task for task in self.accepted if task[0] == client)
+        self._settled = {task for task in self._settled if task[0] != client}
+
+    def lost_power(self, before: Mapping[bytes, bytes], disk: MemoryDisk) -> None:
+        """The disk has lost what was not synced: nobody promises the tasks of that."""
+        lost = before.keys() - disk.entries.keys()
+        self.excused.update(task for key in lost for task in _written_under(key, before[key]))
+
+    def reloaded(self, hub: HubMachine, entries: Mapping[str, Entry]) -> set[Task]:
+        """J2: a hub has read its journal; return the tasks that it runs once more, for nobody."""
+        state = hub.state
+        parts = [parts_of(key) for key in entries]
+        self._settled = {(client_of(task), seq_of(task)) for kind, task in parts if kind == OUTCOME}
+        for (kind, number), entry in zip(parts, entries.values(), strict=True):
+            chunk = entries.get(key_of(CHUNK, number)) if kind == ENDS else None
+            if isinstance(entry, Ends) and isinstance(chunk, JournalChunk):
+                runs = [run for run in chunk.runs if not state.specs[run.spec].spec.keep]
+                self._settled.update(
+                    (chunk.client, seq) for run in runs for seq in run.seqs if seq in entry.seqs
+                )
+        here = state.ledger.tasks.keys() | hub.submissions.set_aside.tasks.keys()
+        forgotten = {task for until, tasks in self._kept.values() if until <= state.wall for task in tasks}
+        for client, seq in sorted(self.accepted - self.ended - self.excused - forgotten):
+            task = client << SEQ_BITS | seq
+            session = state.clients.get(client)
+            waits = session is not None and session.unacknowledged({seq})
+            known = task in here or waits or state.result_cache.of_task(task, state.now)
+            require(bool(known), "J2: accepted, and the next hub does not know it", (client, seq))
+        return {task for task in self.ended if task[0] << SEQ_BITS | task[1] in here}
+
+    def pushed(self, run: LaneRun) -> None:
+        """J3: a hub sends these to a pool."""
+        again = [seq for seq in run.seqs if (run.client, seq) in self._settled]
+        require(not again, "J3: runs again, and its outcome was written", run.client, again)
+
+
+def may_outlive(plan: Plan) -> bool:
+    """Whether a journal has this task."""
+    return is_durable(plan.kind.spec, Run(0, 0, [], []))
+
+
+def _tasks_of(entry: Entry | None) -> list[Task]:
+    if not isinstance(entry, JournalChunk):
+        return []
+    return [(entry.client, seq) for run in entry.runs for seq in run.seqs]
+
+
+def _written_under(key: bytes, data: bytes) -> list[Task]:
+    entry = decode(key.decode(), data)
+    return entry.tasks if isinstance(entry, JournalKept) else _tasks_of(entry)
