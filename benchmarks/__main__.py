@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.campaign import Turn, plan, sentence, take
-from benchmarks.contender import CONTENDERS, PEERS, REFERENCE, USUAL
+from benchmarks.contender import CONTENDERS, DURABLE_PEERS, PEERS, REFERENCE, USUAL
 from benchmarks.environment import peer_of, probe
 from benchmarks.metrics import ROWS
 from benchmarks.report import document, summarise
@@ -77,7 +77,7 @@ def choose(options: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, 
             print(f"{name} is left out: {found.missing}")
             continue
         chosen.append(name)
-        if peer_of(name) in PEERS:
+        if peer_of(name) in (*PEERS, *DURABLE_PEERS):
             versions[name] = found.packages
     return chosen, versions, left_out
 

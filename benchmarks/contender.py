@@ -27,9 +27,14 @@ CONTENDERS = {
     "taskmesh-file": ("benchmarks.taskmesh_durable", "TaskmeshFile"),
     "taskmesh-redis": ("benchmarks.taskmesh_durable", "TaskmeshRedis"),
     "celery-durable": ("benchmarks.celery_peer", "CeleryDurable"),
+    "dramatiq": ("benchmarks.dramatiq_peer", "DramatiqPeer"),
+    "huey": ("benchmarks.huey_peer", "HueyPeer"),
+    "rq": ("benchmarks.rq_peer", "RqPeer"),
 }
 REFERENCE = "raw"
 PEERS = ("dask", "ray", "celery", "parsl")
+DURABLE_PEERS = ("dramatiq", "huey", "rq")
+"""Measured beside journals only, in the rows of `make bench-peers` about durable tasks."""
 USUAL = ("raw", "taskmesh", "taskmesh-remote", "taskmesh-distant", "processpool")
 
 

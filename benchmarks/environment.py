@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.contender import PEERS
+from benchmarks.contender import DURABLE_PEERS, PEERS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".venv-peers"
@@ -34,7 +34,8 @@ def interpreter(name: str, folder: Path = FOLDER) -> str:
     """Return the program that runs a contender's turns."""
     peer = peer_of(name)
     own = folder / peer / "bin" / "python"
-    return str(own) if peer in PEERS and (folder / peer / "ready").exists() else sys.executable
+    installed = peer in (*PEERS, *DURABLE_PEERS)
+    return str(own) if installed and (folder / peer / "ready").exists() else sys.executable
 
 
 def peer_of(name: str) -> str:

@@ -39,6 +39,9 @@ COLOURS = {
     "taskmesh-file": "#1f6f8b",
     "taskmesh-redis": "#99c2d1",
     "celery-durable": "#4f6b2f",
+    "dramatiq": "#a05252",
+    "huey": "#c9a227",
+    "rq": "#6d6d8f",
     "parsl": "#8b5fb0",
 }
 

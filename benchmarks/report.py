@@ -24,6 +24,9 @@ LABELS = {
     "taskmesh-file": "taskmesh, journal in a file",
     "taskmesh-redis": "taskmesh, journal in Redis",
     "celery-durable": "Celery (Redis, appendonly, acks_late)",
+    "dramatiq": "Dramatiq (Redis, appendonly)",
+    "huey": "Huey (SQLite)",
+    "rq": "RQ (Redis, appendonly)",
     "parsl": "Parsl HTEX",
 }
 
