@@ -417,12 +417,15 @@ class Client:
         self._stop_maps()
         if cancel:
             self.table.cancel([future for future in self.table.unended if not is_detached(future)])
-        self.table.refuse(reason or (_left() if self.table.unended else None))
+        reason = reason or (_left() if self.table.unended else None)
+        if cancel or reason is None:
+            self.table.refuse(reason)
         try:
             if port is not None:
                 port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)
                 self.table.attach(None)  # an embedded hub and pool would live as long as a closed mesh
         finally:
+            self.table.refuse(reason)  # of what is left to the hub: until now outcomes came, and were taken
             self.callbacks.close(0.2 if cancel or reason else None)
             _open_clients.discard(self)
 

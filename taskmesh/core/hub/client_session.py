@@ -95,6 +95,11 @@ class ClientSession:
         """True if outcomes wait that were never sent."""
         return bool(self._done or self._failed or self._charged)
 
+    @property
+    def has_outcomes(self) -> bool:
+        """True if there are outcomes that the client may not have."""
+        return bool(self._done or self._failed or self._deliveries.kept)
+
     def done(self, run: DoneRun) -> int:
         """Keeps successes for the next delivery; returns how many bytes they are counted for."""
         self._done.append(run)

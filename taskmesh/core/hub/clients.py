@@ -143,7 +143,10 @@ class Clients:
         With a journal the outcomes of the others wait for whoever asks by their ids.
         """
         self._end_tasks(session.client, Extent.ATTACHED if cancel else Extent.BOUND)
-        if self._hub.journal is not None and not cancel and self._ledger.account(session.client).tasks:
+        is_waited_for = self._ledger.account(session.client).tasks or (
+            session.has_outcomes and not session.slot
+        )
+        if self._hub.journal is not None and not cancel and is_waited_for:
             session.present = session.linked = False
         else:
             self._forget(session)

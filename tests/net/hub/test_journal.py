@@ -171,3 +171,18 @@ def test_a_result_is_printed_by_its_id_on_the_command_line(programs, tmp_path):
     assert (failed.returncode, "because" in failed.stderr) == (1, True)
     assert (unknown.returncode, "nothing is known of it" in unknown.stderr) == (1, True)
     assert programs.run("result", "x", *at).returncode == 2
+
+
+def test_what_a_client_leaves_to_the_hub_has_its_outcome_there_or_with_the_client(programs, tmp_path):
+    cluster = Cluster(programs)
+    cluster.start_hub({**SETTINGS, "TASKMESH_JOURNAL": str(tmp_path / "tasks.journal")})
+    cluster.start_worker("first")
+    for _ in range(5):
+        with cluster.mesh() as mesh:
+            tasks = [mesh.submit(workload.add, number, 1) for number in range(2_000)]
+            tasks[100].result(END_S)
+            mesh.close(detach=True)
+        with cluster.mesh() as mesh:
+            left = [task for task in tasks if task.exception(0) is not None]
+            found = [mesh.attach(task.task_id) for task in left]
+            assert [type(future.exception(END_S)) for future in found] == [type(None)] * len(left)
