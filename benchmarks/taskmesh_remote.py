@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from benchmarks.taskmesh_embedded import TaskmeshEmbedded
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 20.0
+FIXED_PORTS = (20_000, 32_000)
+"""Below those that Linux gives to connections (ip_local_port_range)."""
 COMMAND = [sys.executable, "-c", "import sys; from taskmesh.cli import main; sys.exit(main())"]
 
 
@@ -108,13 +111,13 @@ def end_all(programs: list[subprocess.Popen[bytes]]) -> None:
 def free_ports(count: int) -> int:
     """Find the first of `count` ports in a row that nothing on loopback uses now.
 
+    No connection gets one of them meanwhile, as it does of those that the kernel gives away.
+
     Raises:
         RuntimeError: None found in 100 tries.
     """
     for _ in range(100):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
+        first = random.randrange(*FIXED_PORTS)
         probes: list[socket.socket] = []
         try:
             for port in range(first, first + count):

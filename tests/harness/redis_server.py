@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.ports import free_ports
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 
@@ -23,13 +23,6 @@ def redis_client() -> Any:
     return redis
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class RedisServer:
     """One server, which may be killed, stopped and started again on the same port with what it has saved."""
 
@@ -38,7 +31,7 @@ class RedisServer:
         require(program, "redis-server: apt install redis-server")
         self.folder = folder / "redis"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.port = free_ports(1)
         self.path = self.folder / "socket"
         self.password = password
         self._line = [

@@ -23,8 +23,9 @@ from taskmesh.journal.port import (
     JournalUnavailable,
 )
 from taskmesh.journal.writer import JournalState, JournalWriter
+from tests.harness.ports import free_ports
 from tests.harness.program import environment
-from tests.harness.redis_server import RedisServer, free_port, redis_client, serving
+from tests.harness.redis_server import RedisServer, redis_client, serving
 from tests.harness.waiting import wait_until
 from tests.journal.contract import entries
 from tests.journal.transactions import expected, transaction
@@ -129,7 +130,7 @@ def test_a_replica_is_refused(durable: RedisServer):
 
 @pytest.mark.usefixtures("processes")
 def test_a_node_of_a_cluster_is_refused(tmp_path: Path):
-    bus = ("--cluster-port", str(free_port()))  # else it is the server's own, plus 10,000
+    bus = ("--cluster-port", str(free_ports(1)))  # else it is the server's own, plus 10,000
     for server in serving(tmp_path, *DURABLE, "--cluster-enabled", "yes", *bus):
         assert "cluster-enabled no" in refusal(server)
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from contextlib import closing
 from pathlib import Path
 
@@ -12,28 +11,11 @@ from taskmesh.errors import ConfigError
 from taskmesh.net.hub.lanes import LanePorts
 from taskmesh.net.hub.listeners import Listeners
 from taskmesh.sockets import Context, EndpointError, Pull, Push
+from tests.harness.ports import free_ports
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 
 GATEWAY = "tcp://127.0.0.1:1"
-
-
-def free_ports(count: int) -> int:
-    """The first of some ports in a row that are free now."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
-        probes = [socket.socket() for _ in range(count)]
-        try:
-            for number, each in enumerate(probes):
-                each.bind(("127.0.0.1", first + number))
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for each in probes:
-                each.close()
-        return first
 
 
 def test_the_port_that_was_free_longest_is_taken_next():
