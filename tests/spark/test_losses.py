@@ -172,16 +172,19 @@ def test_row_16_work_goes_on_as_soon_as_the_hub_is_back(spark, own_mesh, tmp_pat
     assert longest < 6, "a hub's start, and two seconds; a busy machine takes as long again"
 
 
-def test_row_16_and_20_shared_results_outlive_the_hub_that_has_a_store(spark, programs, server, journal):
-    hub, address = programs.hub(TASKMESH_STORE=server.url)
+def test_row_16_and_20_shared_results_outlive_the_hub_that_has_a_journal(spark, programs, tmp_path, journal):
+    settings = {"TASKMESH_JOURNAL": str(tmp_path / "tasks.journal"), "TASKMESH_LEASE": "3"}
+    hub, address = programs.hub(**settings)
     programs.worker(address)
     bridge = MeshSpark(address, dedupe="result")
     mapped = bridge.map_arrow(spark.range(0, 40, numPartitions=2), journal.task(), "id long", chunksize=5)
     assert [row.id for row in mapped.collect()] == list(range(40))
-    wait_until(lambda: len(server.stored()) == 8, 10, "all results are stored")
+    with Mesh(address) as mesh:
+        wait_until(lambda: mesh.status()["kept"]["outcomes"] == 8, 10, "all results are kept")
+        wait_until(lambda: mesh.status()["journal"]["waiting"] == 0, 10, "and written")
 
     hub.kill()
-    programs.hub(address, TASKMESH_STORE=server.url)
+    programs.hub(address, **settings)
 
     assert [row.id for row in mapped.collect()] == list(range(40))
     assert len(journal.lines) == len(set(journal.lines)) == 8, "no batch was computed twice"
