@@ -35,7 +35,7 @@ class Place:
         self.name, self.make, self.spoil = name, make, spoil
 
     def write(self, *transactions: Changes) -> None:
-        """What a hub would write."""
+        """Write transactions as a hub does."""
         with closing(self.make()) as store:
             number = store.open().number
             for later, changes in enumerate(transactions, number + 1):

@@ -60,7 +60,7 @@ def left_behind(client: Workload) -> str:
 
 
 def ends(client: Workload, task_id: str) -> bool:
-    """Whether the task's result is to be had, from a pool."""
+    """Return True if the task's result can be had, from a pool."""
     told = json.loads(client.taskmesh("result", task_id, "--wait", "60", "--json"))
     return str(told["worker"]).startswith(f"{NAME}-default")
 

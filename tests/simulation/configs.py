@@ -27,7 +27,7 @@ def has_two_hubs(seed: int) -> bool:
 
 
 def has_journal(seed: int) -> bool:
-    """Whether the hub of a world has a journal; it is the only hub then."""
+    """Return True if the hub of a world has a journal; it is the only hub then."""
     return seed % 7 in (0, 3) and not has_two_hubs(seed)
 
 

@@ -134,7 +134,7 @@ class Durability:
 
 
 def may_outlive(plan: Plan) -> bool:
-    """Whether a journal has this task."""
+    """Return True if a journal has this task."""
     return is_durable(plan.kind.spec, Run(0, 0, [], []))
 
 

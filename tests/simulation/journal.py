@@ -39,7 +39,7 @@ class _Batch:
 
 
 class SimulatedJournal:
-    """What a hub writes down in one of its lives.
+    """The journal of a hub in one of its lives.
 
     Args:
         setting: time and chance.
@@ -76,7 +76,7 @@ class SimulatedJournal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the disk has less than it had confirmed, and the hub's memory alone has the rest."""
+        """True if the disk has less than it had confirmed: the hub's memory alone has the rest."""
         return self._lost or self._disk.epoch < self._epoch or self._disk.number < self._number
 
     def read(self, wall: float) -> JournalRead:
@@ -187,7 +187,7 @@ class SimulatedJournal:
             self._end()
 
     def _regress(self) -> None:
-        """What was written is gone: the hub has to say all of it again."""
+        """Lose what was written: the hub has to say all of it again."""
         if not self._alive():
             return
         whole = [batch for batch in self._under_way if batch.is_whole]

@@ -275,7 +275,7 @@ def inherited(world: World) -> None:
 
 
 def _is_dropped(world: World, plan: Plan) -> bool:
-    """Whether there was no room for the outcomes of its client, or nobody promises it for another reason."""
+    """Return True if its client's outcomes had no room, or nobody promises them for another reason."""
     return (plan.client, plan.seq) in world.setting.audit.durability.excused
 
 
