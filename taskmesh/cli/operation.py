@@ -97,7 +97,8 @@ def batch_text(found: dict[str, Any]) -> str:
     """Return the state of a batch, for people."""
     states = [f"{count} {state.lower()}" for state, count in found["tasks"].items() if count]
     name = f" ({found['name']})" if found["name"] else ""
-    return f"batch {found['task_id']}{name}: {', '.join(states) or 'no tasks on their way'}"
+    least = "at least " if found["more"] else ""
+    return f"batch {found['task_id']}{name}: {least}{', '.join(states) or 'no tasks on their way'}"
 
 
 @hub_command

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import cast
 
 from taskmesh.core.hub.limits import LimitCounter, Limits
@@ -161,12 +162,15 @@ class PartLineup(Lineup):
         self.waits_for: LimitCounter | None = None
         self._owner = owner
 
-    def ahead_of(self, record: TaskRecord) -> int:
-        """Count the tasks whose turn comes before that of a queued one."""
-        own = [other for other in self.groups.get(group_of(record), ()) if other.state is State.QUEUED]
-        place = next((place for place, other in enumerate(own) if other is record), len(own))
+    def ahead_of(self, record: TaskRecord, most: int) -> int:
+        """Count the tasks whose turn comes before that of a queued one, up to `most` of them."""
+        place = 0
+        for other in islice(self.groups.get(group_of(record), ()), most):
+            if other is record:
+                break
+            place += other.state is State.QUEUED
         others = (line for key, line in self.groups.items() if key != group_of(record))
-        return place + sum(min(place, len(line)) for line in others)
+        return min(most, place + sum(min(place, len(line)) for line in others))
 
     def reopen(self) -> None:
         """Stand in the rotation again: its counter may have room."""

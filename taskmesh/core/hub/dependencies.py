@@ -15,7 +15,7 @@ from typing import Any
 
 from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.ledger import PORTION, Account, Ledger
-from taskmesh.core.hub.states import Cause, Links, State, TaskRecord
+from taskmesh.core.hub.states import WAITING, Cause, Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import TooLarge
 from taskmesh.wire.runs import (
@@ -35,7 +35,7 @@ from taskmesh.wire.runs import (
 TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
 SKIPPED = "skipped"
 """`Failed.kind` in the hub alone: clients get "cancelled"."""
-WAITING, RUNNING = State.WAITING, State.RUNNING
+RUNNING = State.RUNNING
 """For the hot path: in Python 3.11 an enum's attribute takes 90 ns."""
 MOST_TEXT = 300
 """Characters of a bad end that a blocked task's error repeats."""
@@ -159,7 +159,7 @@ class Dependencies:
             needs, after, when: as in `Run`.
         """
         links = record.link()
-        links.needs, links.when = list(dict.fromkeys(needs)), when
+        links.needs, links.after, links.when = list(dict.fromkeys(needs)), after, when
         base, tasks = record.id >> SEQ_BITS << SEQ_BITS, self._ledger.tasks
         ends: list[tuple[int, Failed]] = []
         for seq in dict.fromkeys([*needs, *after]) if after else links.needs:

@@ -11,7 +11,7 @@ from taskmesh.core.hub.backlog import AnyLineup, Backlog, LimitedLineup, Lineup,
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import key_of
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import State, TaskRecord
+from taskmesh.core.hub.states import State, TaskRecord, counted
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.state_machine import require
 
@@ -21,6 +21,7 @@ def check_hub(hub: HubState) -> None:
     ledger = hub.ledger
     records = {id(record): record for record in ledger.tasks.values()}.values()
     _check_counts(ledger)
+    _check_states(ledger, list(records))
     _check_accounts(ledger)
     for record in records:
         _check_record(hub, record)
@@ -73,6 +74,18 @@ def _check_counts(ledger: Ledger) -> None:
         ledger.finished,
         on_their_way,
     )
+
+
+def _check_states(ledger: Ledger, records: list[TaskRecord]) -> None:
+    states = Counter(record.state for record in records)
+    found = counted(ledger.entered, len(ledger.waiting), ledger.counts)
+    require(found == {state: states[state] for state in found}, "counts by state are wrong", found)
+    waiting = {record.id: record for record in records if record.state is State.WAITING}
+    require(ledger.waiting == waiting, "tasks that wait are not known as such", ledger.waiting.keys())
+    of_spec = Counter(record.spec.number for record in waiting.values())
+    specs = {record.spec.number: record.spec for record in records}
+    for number, entry in specs.items():
+        require(entry.waiting == of_spec[number], "a spec's waiting count is wrong", number, entry.waiting)
 
 
 def _check_accounts(ledger: Ledger) -> None:

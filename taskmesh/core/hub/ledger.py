@@ -18,6 +18,7 @@ from taskmesh.core.hub.states import (
     SUCCEEDED,
     SUSPECT,
     TRANSITIONS,
+    WAITING,
     Attempt,
     Cause,
     State,
@@ -42,9 +43,10 @@ class SpecEntry(ServiceTime):
 
     Attributes:
         result_size: bytes of a result, measured; 0 for an embedded client's, which are in its hands at once.
+        live: its tasks on their way. waiting: of these, the WAITING ones.
     """
 
-    __slots__ = ("live", "number", "priority", "result_size", "route", "size", "spec")
+    __slots__ = ("live", "number", "priority", "result_size", "route", "size", "spec", "waiting")
 
     def __init__(self, number: int, spec: Spec) -> None:
         super().__init__()
@@ -53,7 +55,7 @@ class SpecEntry(ServiceTime):
         self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits)
         self.priority = spec.priority
         self.result_size = 0.0
-        self.live = 0
+        self.live = self.waiting = 0
         self.size = len(spec.function) + len(spec.retry_filter) + 200
 
     def weighed(self, count: int, size: int) -> None:
@@ -130,6 +132,8 @@ class Ledger:
 
     Attributes:
         tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
+        waiting: the WAITING ones of the records, by their own ids.
+        entered: how many records were ever entered.
         backlog: what waits for a lane; suspects: of it, what goes there alone.
         limits: what lets few of some tasks go; nothing while no task has any.
         timers: of tasks that wait, or may expire.
@@ -139,6 +143,8 @@ class Ledger:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.tasks: dict[int, TaskRecord] = {}
+        self.waiting: dict[int, TaskRecord] = {}
+        self.entered = 0
         self.limits = limits or Limits()
         self.backlog = Backlog(self.limits)
         self.suspects = Backlog(self.limits, self.backlog.withheld)
@@ -197,6 +203,7 @@ class Ledger:
         if run.key and records:
             self._set_key(entry.spec.name, run.key, records[0])
         self.accepted += count
+        self.entered += count
         self.size += size
         account.tasks += count
         account.size += size
@@ -227,6 +234,7 @@ class Ledger:
         record.more().waiters[task] = None
         if former is not None:
             former.spec.live -= 1
+            self._waits_no_more(former)
             if former.links is not None:
                 record.link().dependents.update(former.links.dependents)
             return
@@ -264,6 +272,7 @@ class Ledger:
         self.tasks[record.id] = record
         account.accepted.add(record.id & SEQ_MASK)
         self.accepted += 1
+        self.entered += 1
         account.tasks += 1
         self.size += len(record.payload)
         account.size += len(record.payload)
@@ -308,11 +317,20 @@ class Ledger:
             )
         record.state = after
         self._count(before, cause, 1)
+        if after is WAITING:
+            self.waiting[record.id] = record
+            record.spec.waiting += 1
+        elif before is WAITING:
+            self._waits_no_more(record)
         if record.part is not None:
             self._moved(record, before, cause)
-        if before is State.QUEUED and record.lined_up:
+        if before is QUEUED and record.lined_up:
             self.backlog.left += 1
             self.suspects.left += record.losses > 0
+
+    def _waits_no_more(self, record: TaskRecord) -> None:
+        del self.waiting[record.id]
+        record.spec.waiting -= 1
 
     def _moved(self, record: TaskRecord, before: State, cause: Cause) -> None:
         """A task with limits holds its permits while it is SENT or RUNNING, and only then."""

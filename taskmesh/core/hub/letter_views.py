@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from taskmesh.core.hub.replays import Replays
@@ -32,7 +33,7 @@ class LetterViews:
         """Answer a query; None if it is about something else."""
         letters = self._hub.letters.letters
         if query.what == LISTED:
-            newest = list(reversed(letters.items()))[: max(1, query.limit)]
+            newest = islice(reversed(letters.items()), max(1, query.limit))
             return m.Answer(query.number, [_row(text_of(task), letter) for task, letter in newest])
         if query.what != SHOWN:
             return None

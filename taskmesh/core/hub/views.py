@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from taskmesh.core import ids
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
@@ -15,12 +15,11 @@ from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedule import ScheduleRecord
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, TRANSITIONS, State, TaskRecord
+from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, counted
+from taskmesh.core.hub.task_views import QuestionError, TaskViews
 from taskmesh.core.hub.ticks import BadTiming, text_of_tick
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 from taskmesh.wire.limit_rules import LimitError, read_named, text_of
-from taskmesh.wire.runs import PROMISE_NAME
 
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
@@ -41,14 +40,11 @@ AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
 
 
-class QuestionError(Exception):
-    """Internal: the question has no answer, for the reason given."""
-
-
 class Views:
     """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON.
 
     Attributes:
+        tasks: the views of tasks.
         journal: what was told of the journal last, empty without one.
         shortage: what the hub's process lacks and what to do; empty when it lacks nothing.
     """
@@ -66,6 +62,7 @@ class Views:
         self._hub = hub
         self._ledger = hub.ledger
         self._collector = collector
+        self.tasks = TaskViews(hub, collector)
         self._cancellations = cancellations
         self._pools = pools
         self._clients = clients
@@ -92,13 +89,13 @@ class Views:
                 case "pools":
                     value = [pool_view(lane, now) for lane in self._hub.lanes.values()][:limit]
                 case "tasks":
-                    value = self.tasks(query.argument, limit, now)
+                    value = self.tasks.tasks(query.argument, limit)
                 case "task":
-                    value = self.task(query.argument, now)
+                    value = self.tasks.task(query.argument, now)
                 case "graph":
-                    value = self.graph(query.argument, limit)
+                    value = self.tasks.graph(query.argument, limit)
                 case "batch":
-                    value = self.batch(query.argument)
+                    value = self.tasks.batch(query.argument)
                 case "events":
                     value = self.events(query.argument, limit, now)
                 case "limits":
@@ -130,17 +127,15 @@ class Views:
         )
 
     def status(self, now: float) -> dict[str, Any]:
-        """Counts by state, pools, clients."""
+        """Counts by state, pools, clients; tasks that share a key count once."""
         ledger = self._ledger
-        by_state = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
-        for record in ledger.tasks.values():
-            by_state[record.state.name] += 1
+        states = counted(ledger.entered, len(ledger.waiting), ledger.counts)
         return {
             "epoch": self._hub.config.epoch,
             "accepted": ledger.accepted,
             "finished": ledger.finished,
             "ended": self._ended(),
-            "tasks": by_state,
+            "tasks": {state.name: count for state, count in states.items()},
             "orphans": self._clients.orphans,
             "unclaimed": len(self._hub.unclaimed),
             "bytes": ledger.size,
@@ -184,112 +179,6 @@ class Views:
         clients = {f"client {session.name}": session.warning for session in self._hub.clients.values()}
         return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
 
-    def tasks(self, state: str, limit: int, now: float) -> list[dict[str, Any]]:
-        """Tasks on their way, all or those in one state."""
-        wanted = {known.name.lower(): known for known in ON_ITS_WAY}
-        name = state.lower()
-        if name and name not in wanted:
-            raise QuestionError(
-                f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
-                " (finished tasks are not kept)"
-            )
-        found: list[dict[str, Any]] = []
-        for task, record in self._ledger.tasks.items():
-            if len(found) >= limit:
-                break
-            if not name or record.state is wanted[name]:
-                found.append(self._brief(task, record))
-        return found
-
-    def task(self, text: str, now: float) -> dict[str, Any]:
-        """One task with what it waits for."""
-        task = self._parse(text)
-        record = self._ledger.tasks.get(task)
-        if record is None:
-            account = self._ledger.accounts.get(task >> SEQ_BITS)
-            if failure := self._collector.ended.get(task):
-                return {"task_id": text, **failure}
-            if account is not None and task & SEQ_MASK in account.finished:
-                return {
-                    "task_id": text,
-                    "state": "FINISHED",
-                    "why": "it has its outcome; that is with its client",
-                }
-            raise QuestionError(f"no task {text} is or was here")
-        extra = record.extra
-        return {
-            **self._brief(task, record),
-            "priority": record.spec.priority,
-            "tags": sorted(record.spec.route[1]),
-            "bytes": len(record.payload),
-            "group": record.group,
-            "errors": record.errors,
-            "crashes": record.crashes,
-            "ooms": extra.ooms if extra else 0,
-            "losses": record.losses,
-            "history": [*extra.pools, *extra.history] if extra else [],
-            "why": self._why(record, now),
-        }
-
-    def graph(self, text: str, limit: int) -> dict[str, Any]:
-        """The tasks on their way that one depends on, directly or not, and those that depend on it.
-
-        Returns:
-            The tasks, `limit` at most; edges as pairs of ids, from a task to one that waits for it; whether
-            there are more.
-        """
-        first = self._record(text)
-        edges = self._edges_of(first.id >> SEQ_BITS)
-        after: dict[int, list[int]] = {}
-        before: dict[int, list[int]] = {}
-        for upstream, dependent in edges:
-            after.setdefault(upstream, []).append(dependent)
-            before.setdefault(dependent, []).append(upstream)
-        found = {first.id: None}
-        for ways in (before, after):
-            left = [first.id]
-            while left and len(found) <= limit:
-                new = [task for task in ways.get(left.pop(), ()) if task not in found]
-                found.update(dict.fromkeys(new))
-                left += new
-        shown = set(list(found)[:limit])
-        tasks = self._ledger.tasks
-        return {
-            "tasks": [self._brief(task, tasks[task]) for task in shown],
-            "edges": [[ids.text_of(a), ids.text_of(b)] for a, b in edges if a in shown and b in shown],
-            "more": len(found) > limit,
-        }
-
-    def _edges_of(self, client: int) -> list[tuple[int, int]]:
-        """Pairs of tasks of a client that are on their way: one, and one that waits for it."""
-        return [
-            (task, dependent.id)
-            for task, record in self._ledger.tasks.items()
-            if task >> SEQ_BITS == client and (links := record.links) is not None
-            for dependent in links.dependents.get(task, ())
-            if dependent.state <= State.RUNNING
-        ]
-
-    def batch(self, text: str) -> dict[str, Any]:
-        """Count the tasks of a batch that are on their way, by state; a chunk of a map counts as one."""
-        end = self._record(text)
-        if not (end.spec.is_promise and end.group):
-            raise QuestionError(f"task {text} is not the end of a batch: `batch.id` names it")
-        states = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
-        for record in self._members(end):
-            states[record.state.name] += 1
-        name = end.extra.key[1].removeprefix("batch ").rpartition(" ")[0]
-        return {"task_id": text, "name": name, "tasks": states}
-
-    def _members(self, end: TaskRecord) -> list[TaskRecord]:
-        """The records of a batch, but for its end."""
-        client, group = end.id >> SEQ_BITS, end.group
-        return [
-            record
-            for task, record in self._ledger.tasks.items()
-            if task >> SEQ_BITS == client and record.group == group and record is not end
-        ]
-
     def events(self, since: str, limit: int, now: float) -> list[dict[str, Any]]:
         """The newest events, oldest first; `since`: only those with a higher number."""
         if since and not since.isdigit():
@@ -326,103 +215,22 @@ class Views:
                 if counter.window is not None:
                     counter.window.pass_to(self._hub.now)
                     row["started"] += counter.window.count
-        for backlog in (self._ledger.backlog, self._ledger.suspects):
-            for lineup in backlog.limited.values():
-                waiting = sum(
-                    record.state is State.QUEUED
-                    for part in lineup.parts.values()
-                    for record in part.entries()
-                )
-                for rule in lineup.route[2]:
-                    if rule.name in rows:
-                        rows[rule.name]["waiting"] += waiting
+        for number, waiting in self._queued_with_limits().items():
+            for rule in self._hub.specs[number].route[2]:
+                if rule.name in rows:
+                    rows[rule.name]["waiting"] += waiting
         return list(rows.values())
 
-    def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
-        lane = self._hub.lanes.get(record.session)
-        held = State.SENT <= record.state <= State.RUNNING
-        return {
-            "task_id": ids.text_of(task),
-            "name": record.spec.spec.name,
-            "state": record.state.name,
-            "queue": record.spec.route[0],
-            "attempt": record.attempt - record.returns,
-            "pool": lane.pool if lane is not None and held else "",
+    def _queued_with_limits(self) -> dict[int, int]:
+        """Count the queued tasks of each spec with limits: its others wait, or pools have them."""
+        queued = {
+            number: entry.live - entry.waiting for number, entry in self._hub.specs.items() if entry.route[2]
         }
-
-    def _why(self, record: TaskRecord, now: float) -> str:
-        if record.state is State.WAITING:
-            return self._why_waiting(record, now)
-        if record.state is not State.QUEUED:
-            lane = self._hub.lanes.get(record.session)
-            pool = lane.pool if lane is not None else "?"
-            return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
-        if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
-            return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
-        return self._held_back(record) or self._no_slot(record)
-
-    def _no_slot(self, record: TaskRecord) -> str:
-        """Return the reason why no pool has a queued task, in words."""
-        queue, tags, _ = record.spec.route
-        serving = [lane for lane in self._hub.lanes.values() if lane.serves(record.spec.route)]
-        if not serving:
-            wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
-            return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
-        ready = [lane for lane in serving if lane.state is LaneState.READY]
-        if not ready:
-            states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
-            return f"no pool that serves queue {queue!r} takes work: {states}"
-        return f"every pool that serves queue {queue!r} is busy; its turn comes"
-
-    def _why_waiting(self, record: TaskRecord, now: float) -> str:
-        if record.spec.is_promise:
-            return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
-        if record.spec.is_attachment:
-            return "it waits for another client's task, which that may bring from before the hub's restart"
-        links = record.links
-        if links is not None and links.awaits and links.waits and not links.recovers:
-            keys = [key if name == PROMISE_NAME else name for name, key in links.awaits]
-            named = ", ".join(keys[:MOST_NAMED]) + (", ..." if len(keys) > MOST_NAMED else "")
-            return f"its last attempt has ended to wait for {named} (WaitFor)"
-        if links is not None and links.waits and not links.recovers:
-            number = "a task" if links.waits == 1 else f"{links.waits} tasks"
-            return f"it waits for {number} that it depends on"
-        if not record.due:
-            return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
-        if record.extra is not None and record.extra.at:
-            return f"it does not start before {text_of_tick(record.extra.at)}"
-        what = "a retry" if record.errors or record.begun else "its time to start"
-        return f"it waits {max(0.0, record.due - now):.1f} s for {what}"
-
-    def _held_back(self, record: TaskRecord) -> str:
-        """Return the limit that a queued task waits for, in words; empty if none holds it back."""
-        if record.part is None:
-            return ""
-        backlog = self._ledger.suspects if record.losses >= SUSPECT else self._ledger.backlog
-        lineup = backlog.limited.get((record.spec.route, record.spec.priority))
-        part = lineup.parts.get(record.part) if lineup is not None else None
-        counter = None if lineup is None or part is None else lineup.waits_for or part.waits_for
-        if counter is None or lineup is None or part is None:
-            return ""
-        name, key = counter.key
-        of_key = f" of {key!r}" if key else ""
-        if self._ledger.limits.recovers and counter.window is None:
-            left = self._hub.recovery.left(self._hub.now)
-            return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
-        return f"limit {name}{of_key} {text_of(counter.rule)}, {part.ahead_of(record):,} before it"
-
-    @staticmethod
-    def _parse(text: str) -> int:
-        try:
-            return ids.parse(text)
-        except ValueError as error:
-            raise QuestionError(str(error)) from error
-
-    def _record(self, text: str) -> TaskRecord:
-        record = self._ledger.tasks.get(self._parse(text))
-        if record is None:
-            raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
-        return record
+        for lane in self._hub.lanes.values() if queued else ():
+            for number, count in lane.counts.items():
+                if number in queued:
+                    queued[number] -= count
+        return queued
 
     # --- commands -----------------------------------------------------------------------------------------
 
@@ -517,13 +325,12 @@ class Views:
 
     def _cancel(self, verb: str, target: str) -> dict[str, object]:
         if verb == "cancel-batch":
-            self.batch(target)
-            members = self._members(self._record(target))
+            members = self.tasks.members(self.tasks.end_of_batch(target), itertools.count())
             cancelled = sum(self._cancellations.cancel(record.id) for record in members)
             return {"cancelled": cancelled}
         if verb != "cancel":
             return self._cancel_all(verb, target)
-        if not self._cancellations.cancel(self._parse(target)):
+        if not self._cancellations.cancel(self.tasks.parse(target)):
             raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
         return {"cancelled": target}
 

@@ -270,7 +270,7 @@ class TestWaitFor:
     def test_the_reason_is_told(self, rig):
         rig.child(one=PROMISED)
         rig.await_keys((PROMISE_NAME, "k"))
-        why = rig.hub.views.task(f"{1:016x}{rig.parent:016x}", rig.now)["why"]
+        why = rig.hub.views.tasks.task(f"{1:016x}{rig.parent:016x}", rig.now)["why"]
         assert why == "its last attempt has ended to wait for k (WaitFor)"
 
     def test_a_limit_on_tasks_at_a_time_is_free_meanwhile(self, rig):

@@ -347,7 +347,7 @@ def test_w55_explain_names_the_reason():
     ids = f"{1:016x}{last:016x}"
 
     def why() -> str:
-        return str(rig.hub.views.task(ids, rig.now)["why"])
+        return str(rig.hub.views.tasks.task(ids, rig.now)["why"])
 
     assert why() == "it waits for 2 tasks that it depends on"
     rig.report(session, done=((1, seqs[0], 1),))

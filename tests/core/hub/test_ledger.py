@@ -75,7 +75,7 @@ def test_who_asks_for_a_client_s_tasks_looks_at_no_other_s():
 
 def test_a_waiting_task_is_queued_when_it_is_due():
     ledger, (record,) = accepted()
-    record.state = State.WAITING
+    ledger.move(record, Cause.DELAY)
     ledger.wait(record, 5.0)
 
     ledger.due(4.9, pytest.fail)

@@ -262,6 +262,7 @@ class TestViews:
             "task_id": batch_id,
             "name": "my import",
             "tasks": {"QUEUED": 3, "WAITING": 0, "SENT": 0, "RUNNING": 0},
+            "more": False,
         }
         assert "not the end of a batch" in self.ask(rig, "batch", f"{1:016x}{alone:016x}").error
         assert self.order(rig, "cancel-batch", batch_id).value == {"cancelled": 3}

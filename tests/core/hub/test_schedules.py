@@ -291,7 +291,7 @@ def test_w55_explain_tells_the_time_on_the_wall():
     world = Clockwork()
     world.rig.client()
     seq = at_task(world.rig, WALL + 14 * HOUR, 60.0)
-    why = world.rig.hub.views.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
+    why = world.rig.hub.views.tasks.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
 
     assert why == "it does not start before 2026-11-23T14:00:00Z"
 
@@ -300,7 +300,7 @@ def test_w55_explain_tells_a_delay():
     world = Clockwork()
     world.rig.client()
     seq = world.rig.depend(delay=30.0)
-    why = world.rig.hub.views.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
+    why = world.rig.hub.views.tasks.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
 
     assert why == "it waits 30.0 s for its time to start"
 

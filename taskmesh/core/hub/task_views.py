@@ -1,0 +1,276 @@
+"""Tasks as operators see them: those on their way, one with what it waits for, a graph, a batch.
+
+A hub has millions of tasks, and views are asked for every second: none here looks at all of them. Counts are
+kept by the transitions, rows come from the books that have few others, and what one asks about decides how
+far it looks (`MOST_LOOKS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+from taskmesh.core import ids
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.lanes import LaneState
+from taskmesh.core.hub.ledger import PORTION
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
+from taskmesh.core.hub.ticks import text_of_tick
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire.limit_rules import text_of
+from taskmesh.wire.runs import PROMISE_NAME
+
+MOST_NAMED = 5
+"""Tasks and promises that the reason to wait names."""
+MOST_LOOKS = 50_000
+"""Entries that one view looks at, some 10 ms: edges of a graph, tasks of a batch, those before one in its
+queue, and those that have left a queue and are still listed there."""
+
+
+class QuestionError(Exception):
+    """Internal: the question has no answer, for the reason given."""
+
+
+class TaskViews:
+    """Answers questions about tasks, in plain data."""
+
+    def __init__(self, hub: HubState, collector: Collector) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
+        self._collector = collector
+
+    def tasks(self, state: str, limit: int) -> list[dict[str, Any]]:
+        """Tasks on their way, all or those in one state."""
+        wanted = {known.name.lower(): known for known in ON_ITS_WAY}
+        name = state.lower()
+        if name and name not in wanted:
+            raise QuestionError(
+                f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
+                " (finished tasks are not kept)"
+            )
+        if not name:
+            return [self._brief(task, record) for task, record in islice(self._ledger.tasks.items(), limit)]
+        rows = (
+            self._brief(task, record)
+            for record in self._in_state(wanted[name])
+            for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
+        )
+        return list(islice(rows, limit))
+
+    def _in_state(self, state: State) -> Iterator[TaskRecord]:
+        """Yield the tasks in a state: those in queues, those that wait, or those in the windows of pools."""
+        ledger = self._ledger
+        records: Iterable[TaskRecord]
+        if state is State.QUEUED:
+            records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
+        elif state is State.WAITING:
+            records = ledger.waiting.values()
+        else:
+            records = (record for lane in self._hub.lanes.values() for record in lane.held())
+        return (record for record in records if record.state is state)
+
+    def task(self, text: str, now: float) -> dict[str, Any]:
+        """One task with what it waits for."""
+        task = self.parse(text)
+        record = self._ledger.tasks.get(task)
+        if record is None:
+            account = self._ledger.accounts.get(task >> SEQ_BITS)
+            if failure := self._collector.ended.get(task):
+                return {"task_id": text, **failure}
+            if account is not None and task & SEQ_MASK in account.finished:
+                return {
+                    "task_id": text,
+                    "state": "FINISHED",
+                    "why": "it has its outcome; that is with its client",
+                }
+            raise QuestionError(f"no task {text} is or was here")
+        extra = record.extra
+        return {
+            **self._brief(task, record),
+            "priority": record.spec.priority,
+            "tags": sorted(record.spec.route[1]),
+            "bytes": len(record.payload),
+            "group": record.group,
+            "errors": record.errors,
+            "crashes": record.crashes,
+            "ooms": extra.ooms if extra else 0,
+            "losses": record.losses,
+            "history": [*extra.pools, *extra.history] if extra else [],
+            "why": self._why(record, now),
+        }
+
+    def graph(self, text: str, limit: int) -> dict[str, Any]:
+        """The tasks on their way that one depends on, directly or not, and those that depend on it.
+
+        Returns:
+            The tasks, `limit` at most; edges as pairs of ids, from a task to one that waits for it; whether
+            there are more.
+        """
+        first, looks = self._record(text), iter(range(MOST_LOOKS))
+        found = {first.id: None}
+        for neighbours in (self._upstream, self._dependents):
+            left = [first.id]
+            while left and len(found) <= limit:
+                for task in neighbours(left.pop(), looks):
+                    if task not in found:
+                        found[task] = None
+                        left.append(task)
+                    if len(found) > limit:
+                        break
+        more = len(found) > limit or next(looks, None) is None
+        shown, tasks = dict.fromkeys(islice(found, limit)), self._ledger.tasks
+        looks = iter(range(MOST_LOOKS))
+        edges = {(a, b): None for b in shown for a in self._upstream(b, looks) if a in shown}
+        return {
+            "tasks": [self._brief(task, tasks[task]) for task in shown],
+            "edges": [[ids.text_of(a), ids.text_of(b)] for a, b in edges],
+            "more": more or next(looks, None) is None,
+        }
+
+    def _upstream(self, task: int, looks: Iterator[int]) -> Iterator[int]:
+        """Yield the tasks on their way that one depends on, as far as `looks` go."""
+        tasks, base = self._ledger.tasks, task >> SEQ_BITS << SEQ_BITS
+        record = tasks[task]
+        links = record.links if record.id == task else None
+        for seq, _ in zip(chain(links.needs, links.after) if links else (), looks, strict=False):
+            if base | seq in tasks:
+                yield base | seq
+
+    def _dependents(self, task: int, looks: Iterator[int]) -> Iterator[int]:
+        """Yield the tasks on their way that depend on one under this id, as far as `looks` go."""
+        links = self._ledger.tasks[task].links
+        for dependent, _ in zip(links.dependents.get(task, ()) if links else (), looks, strict=False):
+            if dependent.state <= State.RUNNING:
+                yield dependent.id
+
+    def batch(self, text: str) -> dict[str, Any]:
+        """Count the tasks of a batch that are on their way, by state; a chunk of a map counts as one.
+
+        Returns:
+            The counts, and whether there may be more than were looked at.
+        """
+        end, looks = self.end_of_batch(text), iter(range(MOST_LOOKS))
+        states = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
+        for record in self.members(end, looks):
+            states[record.state.name] += 1
+        name = end.extra.key[1].removeprefix("batch ").rpartition(" ")[0]
+        return {"task_id": text, "name": name, "tasks": states, "more": next(looks, None) is None}
+
+    def end_of_batch(self, text: str) -> TaskRecord:
+        """The record that a batch ends with, by its id in text."""
+        end = self._record(text)
+        if not (end.spec.is_promise and end.group):
+            raise QuestionError(f"task {text} is not the end of a batch: `batch.id` names it")
+        return end
+
+    def members(self, end: TaskRecord, looks: Iterator[int]) -> Iterator[TaskRecord]:
+        """Yield the records of a batch, but for its end, as far as `looks` go.
+
+        The end is submitted first: its client's tasks after that are looked at. They may end meanwhile.
+        """
+        tasks, base, low = self._ledger.tasks, end.id >> SEQ_BITS << SEQ_BITS, (end.id & SEQ_MASK) + 1
+        account = self._ledger.account(end.id >> SEQ_BITS)
+        while seqs := account.on_their_way(low, PORTION):
+            low = seqs[-1] + 1
+            seq = 0
+            for seq, _ in zip(seqs, looks, strict=False):
+                record = tasks.get(base | seq)
+                if record is not None and record.group == end.group:
+                    yield record
+            if seq != seqs[-1]:
+                return
+
+    def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
+        lane = self._hub.lanes.get(record.session)
+        held = State.SENT <= record.state <= State.RUNNING
+        return {
+            "task_id": ids.text_of(task),
+            "name": record.spec.spec.name,
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "attempt": record.attempt - record.returns,
+            "pool": lane.pool if lane is not None and held else "",
+        }
+
+    def _why(self, record: TaskRecord, now: float) -> str:
+        if record.state is State.WAITING:
+            return self._why_waiting(record, now)
+        if record.state is not State.QUEUED:
+            lane = self._hub.lanes.get(record.session)
+            pool = lane.pool if lane is not None else "?"
+            return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
+        if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
+            return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
+        return self._held_back(record) or self._no_slot(record)
+
+    def _no_slot(self, record: TaskRecord) -> str:
+        """Return the reason why no pool has a queued task, in words."""
+        queue, tags, _ = record.spec.route
+        serving = [lane for lane in self._hub.lanes.values() if lane.serves(record.spec.route)]
+        if not serving:
+            wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
+            return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
+        ready = [lane for lane in serving if lane.state is LaneState.READY]
+        if not ready:
+            states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
+            return f"no pool that serves queue {queue!r} takes work: {states}"
+        return f"every pool that serves queue {queue!r} is busy; its turn comes"
+
+    def _why_waiting(self, record: TaskRecord, now: float) -> str:
+        if record.spec.is_promise:
+            return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
+        if record.spec.is_attachment:
+            return "it waits for another client's task, which that may bring from before the hub's restart"
+        links = record.links
+        if links is not None and links.awaits and links.waits and not links.recovers:
+            keys = [key if name == PROMISE_NAME else name for name, key in links.awaits]
+            named = ", ".join(keys[:MOST_NAMED]) + (", ..." if len(keys) > MOST_NAMED else "")
+            return f"its last attempt has ended to wait for {named} (WaitFor)"
+        if links is not None and links.waits and not links.recovers:
+            number = "a task" if links.waits == 1 else f"{links.waits} tasks"
+            return f"it waits for {number} that it depends on"
+        if not record.due:
+            return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
+        if record.extra is not None and record.extra.at:
+            return f"it does not start before {text_of_tick(record.extra.at)}"
+        what = "a retry" if record.errors or record.begun else "its time to start"
+        return f"it waits {max(0.0, record.due - now):.1f} s for {what}"
+
+    def _held_back(self, record: TaskRecord) -> str:
+        """Return the limit that a queued task waits for, in words; empty if none holds it back."""
+        if record.part is None:
+            return ""
+        backlog = self._ledger.suspects if record.losses >= SUSPECT else self._ledger.backlog
+        lineup = backlog.limited.get((record.spec.route, record.spec.priority))
+        part = lineup.parts.get(record.part) if lineup is not None else None
+        counter = None if lineup is None or part is None else lineup.waits_for or part.waits_for
+        if counter is None or lineup is None or part is None:
+            return ""
+        name, key = counter.key
+        of_key = f" of {key!r}" if key else ""
+        if self._ledger.limits.recovers and counter.window is None:
+            left = self._hub.recovery.left(self._hub.now)
+            return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
+        ahead = part.ahead_of(record, MOST_LOOKS)
+        before = f"{ahead:,} before it" if ahead < MOST_LOOKS else f"{MOST_LOOKS:,} or more before it"
+        return f"limit {name}{of_key} {text_of(counter.rule)}, {before}"
+
+    @staticmethod
+    def parse(text: str) -> int:
+        """Return the id in a text.
+
+        Raises:
+            QuestionError: it is none.
+        """
+        try:
+            return ids.parse(text)
+        except ValueError as error:
+            raise QuestionError(str(error)) from error
+
+    def _record(self, text: str) -> TaskRecord:
+        record = self._ledger.tasks.get(self.parse(text))
+        if record is None:
+            raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
+        return record
