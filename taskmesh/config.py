@@ -45,15 +45,19 @@ class MeshConfig:
 
     Attributes:
         address: gateway endpoints of the hub, tried in order; empty for an embedded mesh.
+        bind: the gateway endpoint at which an embedded hub listens; empty for none. Only an argument counts.
+        local_pool: an embedded mesh has a pool of its own; `workers=0` together with `bind=` says no.
         hub: the place of an embedded hub: a thread of this process, or a process of its own.
         open_timeout: seconds that opening may take.
         keys: the directory of this program's keys (`taskmesh keys`). Empty for none: then only hubs on this
-            machine can be reached. An embedded mesh needs none.
+            machine can be reached. An embedded mesh needs them only to listen: those of a hub.
     """
 
     address: Annotated[
         tuple[str, ...], Meta(description="an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
     ] = ()
+    bind: Annotated[str, Meta(description="an endpoint like 'tcp://127.0.0.1:5550'")] = ""
+    local_pool: Annotated[bool, Meta(description="true or false")] = True
     hub: Literal["thread", "process"] = "thread"
     open_timeout: PositiveSeconds = 10.0
     keys: Directory = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,10 +27,16 @@ from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
 from taskmesh.schedule import Schedule
 from taskmesh.serialize.payload import check_size, dumps_call
+from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import LONGEST_NAME
 from taskmesh.wire.schedules import Declaration
 
 T = TypeVar("T")
+
+LOOK, LOOK_AGAIN = 0.01, 0.25
+"""Seconds between two looks at the pools, at first and at most."""
+MOST_POOLS = 100_000
+"""Pools that are looked at: more than a hub may have."""
 
 
 class Mesh(Submitter):
@@ -46,7 +54,10 @@ class Mesh(Submitter):
     Args:
         address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
         workers: slots of an embedded mesh, one for each CPU if not given. The mesh is embedded then, even
-            if a file or TASKMESH_ADDRESS names a hub.
+            if a file or TASKMESH_ADDRESS names a hub. 0 for none, of a mesh that listens.
+        bind: the address at which an embedded mesh listens, such as "tcp://127.0.0.1:5550": workers, other
+            clients and operators dial it as they dial a hub program. Beyond loopback it needs the keys of a
+            hub (`keys=`). With port 0 a free one is used; `mesh.address` says which.
         hub: "thread" or "process": the place of an embedded hub.
         config: a TOML file or a mapping of sections instead of the file that is looked for; a Config
             instead of the environment too.
@@ -61,11 +72,12 @@ class Mesh(Submitter):
         address: str | Sequence[str] | None = None,
         *,
         workers: int | None = None,
+        bind: str | None = None,
         hub: Literal["thread", "process"] | None = None,
         config: Source = None,
         **overrides: object,
     ) -> None:
-        super().__init__(Client(_settings(address, workers, hub, config, overrides)), {})
+        super().__init__(Client(_settings(address, workers, bind, hub, config, overrides)), {})
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself
@@ -73,8 +85,12 @@ class Mesh(Submitter):
     def __repr__(self) -> str:
         """Return the mesh in one line, from the facts of this program: no hub is asked."""
         client = self._client
-        address = client.config.mesh.address
-        there = f"at {', '.join(address)}" if address else f"embedded, {client.slots()} slots"
+        settings = client.config
+        if settings.mesh.address:
+            there = f"at {', '.join(settings.mesh.address)}"
+        else:
+            place = f"listening at {self.address}" if settings.mesh.bind else "embedded"
+            there = f"{place}, {settings.pool.slots if settings.mesh.local_pool else 0} slots"
         stage = "closed" if client.closed else "open" if client.is_open else "not open yet"
         return f"<{type(self).__name__} {there}: {stage}, {len(client.table.unended)} tasks under way>"
 
@@ -96,6 +112,14 @@ class Mesh(Submitter):
         )
         table = f"<table><tr><th>pool</th><th>state</th><th>slots</th><th>busy</th></tr>{rows}</table>"
         return f"{head}<ul><li>{found['finished']} tasks finished</li>{counts}</ul>{table}"
+
+    @property
+    def address(self) -> str:
+        """The address at which others can dial its hub; empty if nobody can.
+
+        A mesh that listens at port 0 knows its port once it is open.
+        """
+        return self._client.address
 
     @property
     def connected(self) -> bool:
@@ -201,6 +225,37 @@ class Mesh(Submitter):
             MeshClosed: the mesh was closed meanwhile.
         """
         self._client.table.flush(timeout)
+
+    def wait_for_workers(self, slots: int = 1, timeout: float | None = None) -> int:
+        """Wait until the mesh's pools have so many slots together that take tasks; return how many they have.
+
+        Args:
+            slots: the number of slots.
+            timeout: seconds; None for any time.
+
+        Raises:
+            TimeoutError: there are still fewer after `timeout` seconds; it says how many, and of which pools.
+            HubUnreachable: the hub does not answer.
+            MeshClosed: the mesh is closed meanwhile.
+        """
+        check_slots("slots=", slots)
+        deadline, pause = math.inf if timeout is None else monotonic() + timeout, LOOK
+        never = threading.Event()  # its wait can be interrupted
+        while True:
+            pools = cast("Sequence[Mapping[str, Any]]", self._client.open().query("pools", limit=MOST_POOLS))
+            found = {pool["pool"]: int(pool["slots"]) for pool in pools if pool["state"] == "ready"}
+            if sum(found.values()) >= slots:
+                return sum(found.values())
+            left = deadline - monotonic()
+            if left <= 0:
+                there = ", ".join(f"{pool} with {count}" for pool, count in found.items()) or "none"
+                raise TimeoutError(
+                    f"{slots} slots were waited for, and after {timeout:g} s there are {sum(found.values())} "
+                    f"(ready pools: {there}). Start more with `taskmesh worker --address "
+                    f"{self.address or 'ADDRESS'}`"
+                )
+            never.wait(min(pause, left))
+            pause = min(2 * pause, LOOK_AGAIN)
 
     def status(self, timeout: float = 5.0) -> Mapping[str, Any]:
         """Return the hub's counts of tasks, pools and clients: plain data, as `taskmesh status --json`.
@@ -360,6 +415,7 @@ JOURNAL = frozenset({"journal", "hub__journal", "journal_file", "hub__journal_fi
 def _settings(
     address: str | Sequence[str] | None,
     workers: int | None,
+    bind: str | None,
     hub: str | None,
     config: Source,
     overrides: Mapping[str, object],
@@ -369,14 +425,18 @@ def _settings(
             f"the first argument is a hub's address, not {address!r}. For so many workers write "
             f"Mesh(workers={address!r})"
         )
-    if workers is not None:
-        check_slots("workers=", workers)
+    if workers is not None or bind:
+        if not (workers is None or (bind and workers == 0)):
+            check_slots("workers=", workers)
         if address or overrides.get("mesh__address") or overrides.get("address"):
             raise ConfigError(
-                "workers= is for an embedded mesh: at an address, pools say how many slots they have"
+                "bind= is for a mesh that is a hub itself: give an address or bind=, not both"
+                if bind
+                else "workers= is for an embedded mesh: at an address, pools say how many slots they have"
             )
         address = ()  # an argument goes before the environment and files, which may name a hub
     given = {"mesh__address": address, "pool__concurrency": workers, "mesh__hub": hub}
+    given |= {"mesh__bind": bind or "", "mesh__local_pool": workers != 0}
     found = load(config, {key: value for key, value in given.items() if value is not None} | dict(overrides))
     if JOURNAL.isdisjoint(overrides):  # one of the environment, or of a file, is the hub program's
         return replace(found, hub=replace(found.hub, journal="", journal_file="", strict=False))

@@ -34,7 +34,7 @@ from taskmesh.errors import ConfigError
 if TYPE_CHECKING:
     from taskmesh.config import Config
     from taskmesh.net.endpoints import Endpoints
-    from taskmesh.net.hub.program import PoolInHub
+    from taskmesh.net.hub.listening_hub import PoolInHub
 
 LONGEST_STAY = 86_400
 """Seconds."""

@@ -120,7 +120,8 @@ class Client:
         self.maps: set[OpenMap] = set()
         self.batches: WeakSet[OpenBatch] = WeakSet()
         self.waits_at_exit = False
-        self.wired = bool(config.mesh.address) or config.mesh.hub == "process"
+        self._is_open_to_others = bool(config.mesh.address or config.mesh.bind)
+        self.wired = self._is_open_to_others or config.mesh.hub == "process"
         self.max_payload = config.pool.max_payload if self.wired else 0
         self.result_codec = SAFE if config.client.result_codec == "safe" else PICKLE
         self.new_group = itertools.count(1).__next__
@@ -136,6 +137,13 @@ class Client:
         from taskmesh.security.keys import MESH_FILE  # 25 ms, and most programs have no keys
 
         return (Path(folder) / MESH_FILE).exists()
+
+    @property
+    def address(self) -> str:
+        """The address at which the mesh's hub can be dialled; empty if nobody else can."""
+        mesh = self.config.mesh
+        port = self._port
+        return (port.address if port is not None else "") or mesh.bind or next(iter(mesh.address), "")
 
     @property
     def is_open(self) -> bool:
@@ -345,7 +353,7 @@ class Client:
                 "is for tasks that a program submits"
             )
         pool = self.config.pool
-        if self.config.mesh.address:
+        if self._is_open_to_others:  # there may be other pools
             return
         for word, wanted, had in (
             ("queues", {options.queue}, pool.queues),
@@ -359,8 +367,8 @@ class Client:
                 )
 
     def slots(self) -> int:
-        """Return how many slots the mesh has, or may have: a remote hub is asked."""
-        if not self.config.mesh.address:
+        """Return how many slots the mesh has, or may have: a hub that others join is asked."""
+        if not self._is_open_to_others:
             return self._configured
         try:
             pools = self.open().query("pools", limit=10_000, timeout=1.0)

@@ -37,8 +37,6 @@ from taskmesh.wire.runs import MOST_AWAITED, PROMISE, Failed
 if TYPE_CHECKING:
     from taskmesh.client.pending_table import PendingTable
 
-_ROLE = "worker"
-"""The key that a slot shows is its pool's, see `security.keys`, which would load ZeroMQ."""
 _HERE = "here"
 """The worker of a task that its parent ran itself."""
 _ACCEPTED_S = 5.0
@@ -90,7 +88,7 @@ class NestedClient:
     def __init__(self, context: NestedContext) -> None:
         self._way = (context.addresses, context.keys)
         settings = {"mesh__address": list(context.addresses), "mesh__keys": context.keys}
-        self._client = Client(load({}, settings), _ROLE, context.slot)
+        self._client = Client(load({}, settings), context.role, context.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 

@@ -16,7 +16,8 @@ from taskmesh.config import Config, load
 from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.client.remote_port import RemotePort
 from taskmesh.net.client.shell import OutcomeSink
-from taskmesh.net.endpoints import private_folder
+from taskmesh.net.endpoints import check_local, private_folder
+from taskmesh.security.keys import HUB
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import interpreter_command, provided, start_in_session
 
@@ -31,9 +32,11 @@ class ChildHubPort(RemotePort):
     """A SubmitPort that starts its hub, with a pool, as a child process in a session of its own."""
 
     def __init__(self, sink: OutcomeSink, config: Config) -> None:
-        super().__init__(
-            sink, replace(config, mesh=replace(config.mesh, keys=""))
-        )  # over ipc, in a private folder
+        if not config.mesh.bind:  # nobody shows it a key: it is over ipc, in a private folder
+            config = replace(config, mesh=replace(config.mesh, keys=""))
+        super().__init__(sink, config, role=HUB)
+        if config.mesh.bind:
+            check_local(config.mesh.bind, "binding", keys=bool(config.mesh.keys))
         self._config = config
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,6 +54,7 @@ class ChildHubPort(RemotePort):
         self._addresses = [endpoints.gateway]
         try:
             with provided():
+                self.address = _with_port(self._config.mesh.bind)
                 self._launch(endpoints.gateway)
             super().start(timeout)
         except BaseException:
@@ -60,7 +64,7 @@ class ChildHubPort(RemotePort):
     def _launch(self, gateway: str) -> None:
         self._report, theirs = os.pipe()
         try:
-            line = command(self._config, gateway, self._folder, theirs)
+            line = command(self._config, gateway, self._folder, theirs, self.address)
             self._process = start_in_session(line, [theirs])
         finally:
             os.close(theirs)
@@ -128,7 +132,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def command(config: Config, address: str, folder: str, report: int) -> list[str]:
+def _with_port(bind: str) -> str:
+    """Return an address to listen at, with a free port in place of port 0.
+
+    Raises:
+        EndpointError: the host is not this machine's.
+    """
+    if not (bind.startswith("tcp://") and bind.endswith(":0")):
+        return bind
+    from taskmesh.net.hub.listening_hub import free_ports
+
+    return free_ports(bind).gateway
+
+
+def command(config: Config, address: str, folder: str, report: int, bind: str = "") -> list[str]:
     """Return the child's command line: an interpreter with our own one's options and module search path.
 
     Args:
@@ -136,9 +153,13 @@ def command(config: Config, address: str, folder: str, report: int) -> list[str]
         address: the gateway's address.
         folder: the folder of its sockets.
         report: the descriptor on which it writes why it ends.
+        bind: the address at which it listens for others, if it does.
     """
+    mesh = config.mesh
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
-    settings["mesh"] = {"open_timeout": config.mesh.open_timeout}
+    settings["mesh"] = {"open_timeout": mesh.open_timeout, "bind": bind, "local_pool": mesh.local_pool}
+    if bind:
+        settings["mesh"]["keys"] = mesh.keys
     code = (
         "from taskmesh.net.child_hub import serve; "
         f"serve({settings!r}, {address!r}, {folder!r}, {os.getpid()}, {report})"
@@ -147,13 +168,13 @@ def command(config: Config, address: str, folder: str, report: int) -> list[str]
 
 
 def serve(
-    settings: dict[str, dict[str, object]], bind: str, folder: str, parent: int, report: int = -1
+    settings: dict[str, dict[str, object]], address: str, folder: str, parent: int, report: int = -1
 ) -> None:
     """Run a hub with a pool: the child's main function.
 
     Args:
         settings: sections of the configuration.
-        bind: the gateway's address.
+        address: the address of the gateway for the parent.
         folder: the folder of its sockets; removed in the end, because the parent may be gone by then.
         parent: the process that this one ends with.
         report: a descriptor on which the reason of the end is written; it is closed in any case.
@@ -165,9 +186,16 @@ def serve(
         os.set_inheritable(report, False)
     config = load(settings, environ={})
     try:
-        pool = LocalPool(config, slots=config.pool.slots, name="local")
+        pool = LocalPool(config, slots=config.pool.slots, name="local") if config.mesh.local_pool else None
+        bind = config.mesh.bind
         run_hub(
-            config, bind, ready=lambda _: None, record=lambda kind, fields: None, pool=pool, parent=parent
+            config,
+            bind or address,
+            ready=lambda _: None,
+            record=lambda kind, fields: None,
+            pool=pool,
+            parent=parent,
+            private=address if bind else "",
         )
     except TaskMeshError as error:
         if report >= 0:

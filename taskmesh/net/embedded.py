@@ -21,7 +21,7 @@ from taskmesh.errors import HubUnreachable
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OutcomeSink
-from taskmesh.net.hub.nested_gateway import NestedGateway
+from taskmesh.net.hub.private_gateway import PrivateGateway
 from taskmesh.net.hub.settings import hub_settings, new_epoch
 from taskmesh.net.hub.shell import HubShell, WallClock
 from taskmesh.net.pool.settings import pool_settings
@@ -51,7 +51,7 @@ class EmbeddedHubLinks:
     """
 
     def __init__(
-        self, client: int, for_client: deque[object], for_pool: deque[object], nested: NestedGateway
+        self, client: int, for_client: deque[object], for_pool: deque[object], nested: PrivateGateway
     ) -> None:
         self._client = client
         self._for_client = for_client
@@ -129,7 +129,7 @@ class EmbeddedPort(SubmitPort):
         wake_up = self._wake_up = Wakeup()
         loop = Loop(idle=self._about_to_block, awake=self._blocked)
         for_pool: deque[object] = deque()
-        nested = NestedGateway(loop, self._for_hub)
+        nested = PrivateGateway(loop, self._for_hub)
         links = EmbeddedHubLinks(self.client, self._shell.events, for_pool, nested)
         journal = self._open_journal()
         settings = replace(hub_settings(self._config, epoch=new_epoch()), journaled=journal is not None)
@@ -177,7 +177,7 @@ class EmbeddedPort(SubmitPort):
                     return True
         return False
 
-    def _work(self, loop: Loop, host: SlotSupervisor, nested: NestedGateway) -> None:
+    def _work(self, loop: Loop, host: SlotSupervisor, nested: PrivateGateway) -> None:
         try:
             while not self._closing.is_set():
                 loop.turn()

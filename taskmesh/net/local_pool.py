@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from taskmesh.config import Config
 from taskmesh.core.pool.machine import PoolMachine
@@ -13,6 +14,7 @@ from taskmesh.net.pool.settings import check_all_names, pool_settings
 from taskmesh.net.pool.shell import LocalHubLink, PoolShell
 from taskmesh.net.pool.slots import FAREWELL, pool_with_slots
 from taskmesh.net.pool.startup import SlotStarts
+from taskmesh.security.keys import HUB
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.system.loop import Loop
 from taskmesh.wire.schedules import Declaration
@@ -53,14 +55,22 @@ class LocalPool:
         self.name = self._settings.pool
         self.events: deque[object] = deque()
 
-    def start(self, loop: Loop, hub: deque[object], gateway: str, signer: PayloadSigner | None) -> None:
+    def start(
+        self,
+        loop: Loop,
+        hub: deque[object],
+        gateway: Callable[[], list[str]],
+        signer: PayloadSigner | None,
+        urgent: tuple[int, ...] = (),
+    ) -> None:
         """Join the hub's loop, and start the slots.
 
         Args:
             loop: the hub's loop.
             hub: the hub's events.
-            gateway: the hub's address, for tasks that submit tasks.
+            gateway: returns the addresses of the hub's private gateway, for tasks that submit tasks.
             signer: signs results, where keys are in use.
+            urgent: descriptors that are looked at, too, while a slot's answer is polled for.
 
         Raises:
             TaskMeshError: there are no descriptors to begin with.
@@ -70,11 +80,13 @@ class LocalPool:
             loop,
             machine,
             [LocalHubLink(hub, signer)],
-            lambda _: [gateway],
+            lambda _: gateway(),
             SlotStarts(machine, self._config.mesh.open_timeout),
             self._config,
             events=self.events,
             modules=self._modules,
+            urgent=urgent,
+            role=HUB,
         )
         loop.parts.append(self._pool)
         loop.settle()

@@ -41,6 +41,10 @@ def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str
         from taskmesh.net.child_hub import ChildHubPort
 
         return ChildHubPort(sink, config)
+    if config.mesh.bind:
+        from taskmesh.net.listening_mesh import ListeningPort
+
+        return ListeningPort(sink, config)
     only = config.pool.only_registered
     fork_server = ForkServerSupervisor(
         list(sys.path), "local", only, only

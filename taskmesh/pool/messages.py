@@ -107,6 +107,7 @@ class PermitReply(msgspec.Struct, array_like=True):
         granted: another slot has the asking one's permit now.
         addresses: the hub's gateways; empty if there is no way to it.
         keys: the directory of the pool's keys; empty for none.
+        role: whose key is shown; "hub" in the hub's own process, whose private gateway asks for none.
         trouble: why there are no addresses.
         slot: the pool's name with the asking process's id.
     """
@@ -116,6 +117,7 @@ class PermitReply(msgspec.Struct, array_like=True):
     keys: str = ""
     trouble: str = ""
     slot: str = ""
+    role: str = "worker"
 
 
 class Ready(msgspec.Struct, array_like=True):

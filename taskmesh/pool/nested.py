@@ -45,6 +45,7 @@ class NestedContext:
         addresses: the hub's gateways, in order of preference.
         keys: the directory of keys, empty for none.
         granted: another slot has this one's permit now; if not, the task must run its children itself.
+        role: whose key is shown.
         slot: the pool's name and this process's id.
         queue: the task's own.
         priority: the task's own.
@@ -56,6 +57,7 @@ class NestedContext:
 
     addresses: tuple[str, ...]
     keys: str
+    role: str
     granted: bool
     slot: str
     queue: str
@@ -139,6 +141,7 @@ class NestedTasks:
             context = NestedContext(
                 addresses,
                 reply.keys,
+                reply.role,
                 reply.granted,
                 reply.slot,
                 spec.queue,

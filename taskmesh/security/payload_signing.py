@@ -309,3 +309,32 @@ class PayloadSigner:
     def _refusal_spec(self) -> tuple[int, Spec]:
         spec = Spec(dump_function(refuse), "taskmesh.refused")
         return spec_number(spec), spec
+
+
+class ClientSigner:
+    """Signs a client's calls, and verifies the outcomes that it is delivered.
+
+    Args:
+        keys: the mesh key, and the former one while it is rotated; empty for none: then nothing is signed.
+        client: the client's id.
+        specs_of: returns specs that travelled before.
+    """
+
+    def __init__(self, keys: Sequence[bytes], client: int, specs_of: Lookup) -> None:
+        self._signer = PayloadSigner(keys)
+        self._client = client
+        self._specs_of = specs_of
+
+    def signed(self, message: m.ClientMessage) -> m.ClientMessage:
+        """Return a message to the hub with its payloads signed."""
+        if isinstance(message, m.Submit):
+            return self._signer.submit(message, self._client, self._specs_of)
+        if isinstance(message, m.Fulfil):
+            return self._signer.fulfil(message)
+        if isinstance(message, m.PutSchedule):
+            return m.PutSchedule(message.number, self._signer.declaration(message.declaration))
+        return message
+
+    def verified(self, message: m.ToClient) -> m.ToClient:
+        """Return a message of the hub with its outcomes verified: what is not valid has become an error."""
+        return self._signer.deliver(message) if isinstance(message, m.Deliver) else message

@@ -20,7 +20,7 @@ from taskmesh.net.endpoints import (
     tcp_parts,
 )
 from taskmesh.net.hub.lanes import bind_path
-from taskmesh.net.hub.program import listen, new_loop
+from taskmesh.net.hub.listening_hub import listen, new_loop
 from taskmesh.net.pool.program import worker_credentials
 from taskmesh.sockets import Context, EndpointError, Pull, Push
 from tests.harness import obstacles

@@ -46,11 +46,13 @@ class SubmitPort:
 
     Attributes:
         client: the client id (64 random bits), fixed at construction.
+        address: where a hub of its own listens, for others; empty if it does not.
         sleeping: True while the loop blocks, or is about to: after queueing a task `wake()` must be called.
     """
 
     def __init__(self, sink: OutcomeSink, settings: ClientSettings) -> None:
         self.client = settings.client
+        self.address = ""
         self.sleeping = False
         self._sink = sink
         self._shell = ClientShell(sink, settings, monotonic(), self._send, self._reconnect)

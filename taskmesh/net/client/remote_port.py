@@ -16,7 +16,8 @@ from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.net.client.sockets import GatewayLink
 from taskmesh.net.client.watchdog import HubWatchdog
 from taskmesh.net.endpoints import check_dialled
-from taskmesh.security.keys import CLIENT, credentials_of
+from taskmesh.security.keys import CLIENT, HUB, KeyFolder, credentials_of
+from taskmesh.security.payload_signing import ClientSigner
 from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -32,7 +33,7 @@ class RemotePort(SubmitPort):
         sink: the client's pending table.
         config: the user's settings.
         addresses: of the hub and of its stand-ins; by default those of the settings.
-        role: the role whose key is shown, where keys are in use.
+        role: the role whose key is shown, where keys are in use; HUB for none, at a private gateway.
         slot: pool and process of the slot in which this runs, for a task that submits tasks.
 
     Raises:
@@ -48,7 +49,9 @@ class RemotePort(SubmitPort):
         slot: str = "",
     ) -> None:
         super().__init__(sink, client_settings(config, wired=True, slot=slot))
-        self._credentials = credentials_of(config.mesh.keys, role)
+        keys = config.mesh.keys
+        self._credentials = None if role == HUB else credentials_of(keys, role)
+        self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
         self._addresses = list(addresses or config.mesh.address)
         self._link: GatewayLink | None = None
         self._lease = config.hub.lease
@@ -92,6 +95,12 @@ class RemotePort(SubmitPort):
             "open files (it says `files.short` then), a hub does not answer either"
         )
 
+    def _signer(self) -> ClientSigner | None:
+        """Return what signs calls and verifies outcomes, if keys are in use."""
+        if self._mesh_keys is None:
+            return None
+        return ClientSigner(self._mesh_keys, self.client, self._shell.table.specs_of)
+
     def _watch_more(self, loop: Loop) -> None:
         """Let the loop watch further descriptors of a subclass."""
 
@@ -127,9 +136,8 @@ class RemotePort(SubmitPort):
                     loop,
                     self._addresses,
                     shell.events,
-                    client=self.client,
-                    specs_of=shell.table.specs_of,
                     credentials=self._credentials,
+                    signer=self._signer(),
                 )
                 loop.parts = [shell]
                 loop.watch(wake_up.fd, wake_up.clear)

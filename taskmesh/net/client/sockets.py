@@ -16,7 +16,7 @@ from taskmesh.net.dialer import Dialer
 from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.net.socket_profiles import BATCH
 from taskmesh.security.keys import Credentials
-from taskmesh.security.payload_signing import Lookup, PayloadSigner
+from taskmesh.security.payload_signing import ClientSigner
 from taskmesh.sockets import Context, Dealer, Socket
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -36,9 +36,8 @@ class GatewayLink:
         loop: watches it.
         addresses: of the hub and its stand-ins.
         events: the client shell's.
-        client: the client's id.
-        specs_of: returns specs that travelled before.
         credentials: a client's or an operator's, where keys are in use.
+        signer: signs calls and verifies outcomes, where keys are in use.
 
     Attributes:
         refused: number of messages that could not be decoded.
@@ -54,16 +53,13 @@ class GatewayLink:
         addresses: Sequence[str],
         events: deque[object],
         *,
-        client: int,
-        specs_of: Lookup,
         credentials: Credentials | None = None,
+        signer: ClientSigner | None = None,
     ) -> None:
         self.refused = 0
         self._context = context
         self._loop = loop
-        self._signer = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
-        self._client = client
-        self._specs_of = specs_of
+        self._signer = signer
         self._events = events
         self._welcomed_by = ""
         self._cutter = Cutter(secrets.randbits(63))
@@ -110,13 +106,8 @@ class GatewayLink:
         """Send a message to the hub, or put it into the link's queue while the link is being made."""
         if isinstance(message, m.ClientHello):
             self._dialer.hello()
-        elif self._signer is not None and isinstance(message, m.Submit):
-            message = self._signer.submit(message, self._client, self._specs_of)
-        elif self._signer is not None and isinstance(message, m.Fulfil):
-            message = self._signer.fulfil(message)
-        elif self._signer is not None and isinstance(message, m.PutSchedule):
-            declaration = self._signer.declaration(message.declaration)
-            message = m.PutSchedule(message.number, declaration)
+        elif self._signer is not None:
+            message = self._signer.signed(message)
         if self._socket is not None:
             for frames in self._cutter.cut(encode(message)):
                 if not self._socket.try_send_parts(frames):
@@ -137,8 +128,8 @@ class GatewayLink:
             except RemoteProtocolError:
                 self.refused += 1
                 continue
-            if self._signer is not None and isinstance(message, m.Deliver):
-                message = self._signer.deliver(message)
+            if self._signer is not None:
+                message = self._signer.verified(message)
             if type(message) is m.ClientWelcome:
                 self._on_welcome(self._dialer.target.hub.gateway)
             self._events.append(FromHubToClient(message))

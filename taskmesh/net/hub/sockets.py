@@ -80,6 +80,7 @@ class HubSockets:
         endpoints: the addresses, once they are bound.
         listeners: the bound sockets.
         peer_errors: counts and logs errors of peers.
+        is_taken: tells of a client's id that somebody has who does not come by these sockets.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class HubSockets:
         self._clients: dict[bytes, int] = {}
         self._subscriptions = Subscriptions(max_pools)
         self.peer_errors = peer_errors or PeerErrors(record)
+        self.is_taken: Callable[[int], bool] = lambda client: False
         self._sweep_at = 0.0
         self._zap_handler = zap_handler
         self._rights: Authorization | None = None
@@ -180,6 +182,10 @@ class HubSockets:
             if pool:
                 return
         self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
+
+    def knows(self, client: int) -> bool:
+        """Return True if a client has a link here."""
+        return client in self._identities
 
     def send_client(self, client: int, message: m.ToClient) -> None:
         """Send a message over a client's newest link."""
@@ -297,6 +303,9 @@ class HubSockets:
     def _from_client(self, user: str, identity: bytes, message: m.ClientMessage) -> int:
         """Pass a message on; return the number of its tasks."""
         if isinstance(message, m.ClientHello):
+            if self.is_taken(message.client):
+                self._reply(identity, m.ClientRefused("this client session belongs to another process"))
+                return 0
             former = self._clients.get(identity, message.client)
             if former != message.client:  # a link has one session, or one peer could open any number
                 self._forget_client(former)

@@ -78,6 +78,7 @@ class PoolShell(Shell[PoolMachine]):
         gateway: returns the addresses, a given hub's first, for tasks that submit tasks; raises OSError or
             TaskMeshError.
         keys: the directory of keys, for these tasks.
+        role: whose key they show.
         events: events for the machine, to which slots and links append.
         record: logs events.
 
@@ -94,6 +95,7 @@ class PoolShell(Shell[PoolMachine]):
         gateway: Callable[[int], list[str]],
         *,
         keys: str,
+        role: str,
         events: deque[object],
         record: Callable[[str, dict[str, object]], None],
     ) -> None:
@@ -117,12 +119,13 @@ class PoolShell(Shell[PoolMachine]):
         self.host = host
         self.left: str | None = None
         self._gateway = gateway
-        self._keys = keys
+        self._keys, self._role = keys, role
 
     def _answer(self, action: act.AnswerSlot) -> None:
         slot = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
         try:
-            reply = PermitReply(action.granted, self._gateway(action.hub), self._keys, slot=slot)
+            addresses = self._gateway(action.hub)
+            reply = PermitReply(action.granted, addresses, self._keys, slot=slot, role=self._role)
         except (OSError, TaskMeshError) as error:
             reply = PermitReply(action.granted, [], trouble=str(error))
         self.host.reply(action.slot, reply)

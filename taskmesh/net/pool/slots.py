@@ -15,6 +15,7 @@ from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.pool.fork_server_client import ForkServerSupervisor
 from taskmesh.pool.spin_wait import SpinWait
 from taskmesh.pool.supervisor import SlotEvent, SlotSupervisor
+from taskmesh.security.keys import WORKER
 from taskmesh.system.cgroups import LimitedMemory
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -78,6 +79,7 @@ def pool_with_slots(
     record: Callable[[str, dict[str, object]], None] = lambda kind, fields: None,
     fork_server: ForkServerSupervisor | None = None,
     urgent: tuple[int, ...] = (),
+    role: str = WORKER,
 ) -> PoolShell:
     """Make a pool's shell and its slots; return the shell, which is to become a part of the loop.
 
@@ -93,6 +95,7 @@ def pool_with_slots(
         record: logs events.
         fork_server: one that has been started earlier.
         urgent: descriptors that are looked at, too, while a slot's answer is polled for.
+        role: the role whose key these tasks show.
 
     Raises:
         TaskMeshError: there are no descriptors to begin with.
@@ -122,7 +125,7 @@ def pool_with_slots(
     limited = LimitedMemory()
     if limited:
         loop.timers.append(PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory))
-    return PoolShell(machine, links, host, gateway, keys=keys, events=events, record=record)
+    return PoolShell(machine, links, host, gateway, keys=keys, role=role, events=events, record=record)
 
 
 def running_slots(machine: PoolMachine) -> dict[int, int]:

@@ -13,7 +13,7 @@ from taskmesh.net import socket_profiles as profiles
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.hub import file_limit as file_limit_module
 from taskmesh.net.hub.file_limit import FileBudget, file_budget
-from taskmesh.net.hub.program import affordable
+from taskmesh.net.hub.listening_hub import affordable
 from taskmesh.net.local_pool import LocalPool
 from taskmesh.net.pool.program import run_pool
 from taskmesh.sockets import Context, Dealer

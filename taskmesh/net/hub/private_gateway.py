@@ -1,4 +1,7 @@
-"""The gateway of an embedded hub for nested tasks: opened when the first task in a slot submits tasks."""
+"""The gateway of a hub for this user's own processes: for tasks in slots that submit tasks, and for a parent.
+
+It is opened when it is first asked for: that of an embedded hub when the first task in a slot submits tasks.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,25 @@ if TYPE_CHECKING:
     from taskmesh.sockets import Context
 
 
-class NestedGateway:
-    """A gateway that only this user's processes can reach: ipc, in a folder of mode 0700.
+class PrivateGateway:
+    """A gateway that only this user's processes can reach, without keys: ipc, in a folder of mode 0700.
 
     Args:
-        loop: the embedded hub's loop.
+        loop: the hub's loop.
         hub: the hub's events.
+        address: its address, in a folder that its maker removes; by default in one of its own.
     """
 
-    def __init__(self, loop: Loop, hub: deque[object]) -> None:
+    def __init__(self, loop: Loop, hub: deque[object], address: str = "") -> None:
         self._loop = loop
         self._hub = hub
+        self._address = address
         self._context: Context | None = None
         self._sockets: HubSockets | None = None
         self._folder = ""
 
     def addresses(self) -> list[str]:
-        """Return the addresses at which slots reach the hub; open the sockets at the first call.
+        """Return the addresses at which own processes reach the hub; open the sockets at the first call.
 
         Raises:
             ConfigError: there is no folder for the sockets.
@@ -47,19 +52,26 @@ class NestedGateway:
     def _open(self) -> HubSockets:
         import zmq
 
-        from taskmesh.net.endpoints import private_folder
+        from taskmesh.net.endpoints import Endpoints, private_folder
         from taskmesh.net.hub.sockets import HubSockets
         from taskmesh.sockets import Context
 
-        self._folder, endpoints = private_folder()
+        if self._address:
+            endpoints = Endpoints.of(self._address)
+        else:
+            self._folder, endpoints = private_folder()
         self._context = Context()
         self._loop.use(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
         sockets = HubSockets(self._context, self._loop, self._hub, lambda kind, fields: None)
         sockets.bind(endpoints)
         return sockets
 
+    def knows(self, client: int) -> bool:
+        """Return True if a client has come by this gateway."""
+        return self._sockets is not None and self._sockets.knows(client)
+
     def send_client(self, client: int, message: m.ToClient) -> None:
-        """Send a message to a client in a slot."""
+        """Send a message to a client in one of these processes."""
         if self._sockets is not None:
             self._sockets.send_client(client, message)
 
