@@ -34,6 +34,14 @@ def same(spark: Any, address: str) -> dict[str, Any]:
     return {"equal": found["mesh"] == found["local"], "rows": len(found["mesh"][0])}
 
 
+def served(spark: Any, path: str, more: dict[str, Any]) -> list[int]:
+    """Ids through a mesh in the driver, whose address goes into a file."""
+    with MeshSpark.serve(spark, **more) as bridge:
+        note(path, bridge.address[0])
+        found = bridge.map_arrow(spark.range(0, 1000, numPartitions=8), tasks.same, "id long").collect()
+    return [row.id for row in found]
+
+
 def rdd(spark: Any, address: str) -> Any:
     """RDDs, where there are any."""
     bridge = MeshSpark(address)

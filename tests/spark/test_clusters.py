@@ -1,5 +1,6 @@
 """The same jobs on clusters: executors that die, hosts that are slow. Numbers are acceptance rows."""
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -8,10 +9,11 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.requirement import require_java
 from tests.harness.waiting import wait_until
-from tests.spark.drivers import Driver, Standalone, driving, executors, settled
+from tests.spark.drivers import JOB_S, Driver, Standalone, driving, executors, settled
 from tests.spark.jobs import left
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -85,6 +87,19 @@ def test_row_01_the_same_job_on_a_standalone_cluster(standalone, address):
 
     assert driver.run("same", address=address) == {"equal": True, "rows": 1000}
     assert driver.run("rdd", address=address) == [str(n) for n in range(100)]
+
+
+def test_row_34_executors_of_a_standalone_cluster_dial_the_driver(standalone, programs, tmp_path):
+    _, driver = standalone
+    ring, path = Ring(tmp_path), tmp_path / "address"
+    shutil.copy(ring.mesh, ring.hub.path)
+    keys = {"hub_keys": str(ring.hub.path), "keys": ring.peer("client", "executors")}
+    job = driver.start("served", path=path, more={"bind": "tcp://0.0.0.0:0", **keys})
+    (address,) = wait_until(lambda: settled(path), 60, "the driver listens")
+
+    programs.worker(address, "--keys", ring.peer("worker", "far"))
+
+    assert job.result(JOB_S) == list(range(1000))
 
 
 def test_row_17_an_executor_killed_in_the_middle_of_a_task(local_cluster, address, tmp_path):

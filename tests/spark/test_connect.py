@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.requirement import require_java
-from tests.spark.drivers import Driver, driving, settled
+from tests.harness.waiting import wait_until
+from tests.spark.drivers import JOB_S, Driver, driving, settled
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -31,6 +32,18 @@ def test_row_28_rdds_and_counts_name_the_alternative(connect, address):
         connect.run("rdd", address=address)
     with pytest.raises(AssertionError, match="Spark Connect has no accumulators"):
         connect.run("counted", address=address)
+
+
+def test_row_34_a_mesh_on_every_interface_needs_the_host_that_executors_dial(connect, programs, tmp_path):
+    path, bind = tmp_path / "address", "tcp://0.0.0.0:0"
+    with pytest.raises(AssertionError, match="advertise='HOST'"):
+        connect.run("served", path=path, more={"bind": bind})
+    job = connect.start("served", path=path, more={"bind": "tcp://127.0.0.1:0"})
+    (address,) = wait_until(lambda: settled(path), 60, "the program listens")
+
+    programs.worker(address)
+
+    assert job.result(JOB_S) == list(range(1000))
 
 
 def test_row_28_a_stream_into_a_sink_on_the_mesh(connect, address, tmp_path):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from taskmesh.client.options import Chunksize, fixed_chunksize
 from taskmesh.errors import ConfigError
 from taskmesh.settings.setting import suggestion
 from taskmesh.spark.jobs.counts import Counts
+from taskmesh.spark.jobs.driver_mesh import driver_mesh
 from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
 from taskmesh.spark.jobs.rdds import MeshRDD
 from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
@@ -49,6 +51,34 @@ class MeshSpark(Settings):
             if name not in FIELDS:
                 raise ConfigError(f"unknown setting {_PREFIX}{name}{suggestion(name, FIELDS, _PREFIX)}")
         return cls(**{**found, **overrides})
+
+    @classmethod
+    @contextlib.contextmanager
+    def serve(
+        cls, spark: Any, *, bind: str, advertise: str = "", hub_keys: str = "", **overrides: Any
+    ) -> Iterator[Self]:
+        """Hold a mesh in this program for the time of a `with` block; workers and executors dial it.
+
+        It is the program's current mesh, too, and its end is the mesh's: jobs that still run lose it.
+
+        Args:
+            spark: the session.
+            bind: the address at which the mesh listens, such as "tcp://0.0.0.0:5550".
+            advertise: the host that executors dial. Without it they dial that of `bind`, or, where it stands
+                for every interface, `spark.driver.host`.
+            hub_keys: a directory on this host with the keys of a hub: beyond loopback there have to be some.
+            overrides: settings, as for `from_conf`; `keys` is a directory on the executors.
+
+        Yields:
+            The bridge; `address` is what workers dial.
+
+        Raises:
+            ConfigError: a setting cannot be used, or nothing says at which host executors reach the mesh.
+            InsecureBind: `bind` is beyond loopback, and there are no keys.
+            EndpointError: the address is taken.
+        """
+        with driver_mesh(spark, bind, advertise, hub_keys) as address:
+            yield cls.from_conf(spark, **overrides, address=address)
 
     def local(self) -> Self:
         """The same with tasks in Spark's own Python workers, and all the checks: for tests."""
