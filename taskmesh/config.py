@@ -89,7 +89,7 @@ class HubConfig:
 
     Attributes:
         lease: seconds after which a silent pool's tasks are given to others.
-        beat: seconds between a pool's heartbeats.
+        beat: seconds between a pool's heartbeats; one that has nothing sends fewer.
         max_tasks: unfinished tasks in the ledger, of all clients together.
         max_bytes: bytes of all payloads that the hub keeps: calls get half of them, the rest is for results
             that wait, outcomes that are kept, and functions; 0 for half of the memory that the hub may take.

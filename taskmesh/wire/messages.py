@@ -187,9 +187,14 @@ class ClientWelcome(msgspec.Struct, tag=20):
 
 
 class Accepted(msgspec.Struct, tag=21):
-    """Every Submit up to `number` is in the ledger."""
+    """Every Submit up to `number` is in the ledger.
+
+    `rest`, in answer to a beat, not 0: nothing of the client is here. Its next beat is due after so many
+    seconds; it beats as Welcome says from the next thing that it has to say on.
+    """
 
     number: int
+    rest: Number = 0.0
 
 
 class Busy(msgspec.Struct, tag=22):
@@ -423,7 +428,8 @@ class Welcome(msgspec.Struct, tag=61):
 class BeatReply(msgspec.Struct, tag=62):
     """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello.
 
-    `wait`, not 0: Results were dropped; those not acknowledged again, after so many seconds.
+    `wait`, not 0: Results were dropped; those not acknowledged again, after so many seconds. `rest`, not 0:
+    the pool has nothing of this hub. Its next beat is due after so many seconds, or with the next tasks.
     """
 
     epoch: int
@@ -431,6 +437,7 @@ class BeatReply(msgspec.Struct, tag=62):
     acked: int
     about: int = 0
     wait: Number = 0.0
+    rest: Number = 0.0
 
 
 class Recall(msgspec.Struct, tag=63):

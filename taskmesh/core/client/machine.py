@@ -60,7 +60,8 @@ class ClientMachine:
         self._refusals = 0
         self._hello_at = self._heard = self._opened = now
         self._beat = 1.0
-        self._beat_at = now
+        self._beat_at = self._rests_until = now
+        self._rests_if_told = False
         self._silences = 0
         self._busy_until = 0.0
         self._look_at = now
@@ -78,6 +79,7 @@ class ClientMachine:
         if isinstance(event, ev.FromHubToClient):  # a class pattern takes longer
             self._on_hub_message(event.message, now, out)
         elif isinstance(event, ev.Queued):
+            self._stir(now)
             self._on_queued(event.specs, event.runs, now, out)
         elif isinstance(event, ev.RareClientEvent):
             self._on_others(event, now, out)
@@ -91,6 +93,8 @@ class ClientMachine:
         return out
 
     def _on_others(self, event: ev.RareClientEvent, now: float, out: list[ClientAction]) -> None:
+        if not isinstance(event, ev.Tick):
+            self._stir(now)
         match event:
             case ev.Requested(message=message):
                 self._on_request(message, now, out)
@@ -110,7 +114,7 @@ class ClientMachine:
             return math.inf
         if not self.open:
             return self._hello_at
-        first = min(self._beat_at, self._heard + self._patience, self._deliveries.due)
+        first = min(self._beat_at, self._lost_at, self._deliveries.due)
         if self._busy_until or self._submits.kept:
             first = min(first, self._busy_until or self._submits.deadline(self.config.resend))
         return first
@@ -128,8 +132,8 @@ class ClientMachine:
             self._on_deliver(message, now, out)
             return
         match message:
-            case m.Accepted(number=number):
-                self._on_accepted(number, now, out)
+            case m.Accepted():
+                self._on_answer(message, now, out)
             case m.ClientWelcome():
                 self._on_welcome(message, now, out)
             case m.Busy():
@@ -147,6 +151,15 @@ class ClientMachine:
                 out.append(Tell(message))
             case _:
                 assert_never(message)
+
+    def _on_answer(self, answer: m.Accepted, now: float, out: list[ClientAction]) -> None:
+        """Takes in what is accepted, and rests if it is told to and has sent nothing since its last beat.
+
+        An answer may be late: to a beat before that one, and before what is not acknowledged.
+        """
+        self._on_accepted(answer.number, now, out)
+        if answer.rest > 0 and self._rests_if_told and not self._submits.kept:
+            self._beat_at = self._rests_until = now + answer.rest
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
         """Waits, since the hub is full, longer with each refusal, or since it has dropped something."""
@@ -210,7 +223,8 @@ class ClientMachine:
         self.open = True
         self._beat = welcome.beat
         self._beat_at = now + self._beat
-        self._opened = now
+        self._rests_until = self._opened = now
+        self._rests_if_told = False
         self._busy_until = 0.0
         submits = self._submits
         submits.welcomed(welcome, self.config.max_payload)
@@ -397,7 +411,7 @@ class ClientMachine:
                 self._hello_at = now + self.config.hello
                 out.append(Send(self._hello()))
             return
-        if now - self._heard >= self._patience:
+        if now >= self._lost_at:
             brief = now - self._opened < 4 * self._patience
             self._silences = min(self._silences + 1, DOUBLINGS) if brief else 0
             self._lost(now, out)
@@ -410,11 +424,20 @@ class ClientMachine:
             self._again(now, out)
         if now >= self._beat_at:
             self._beat_at = now + self._beat
+            self._rests_if_told = True
             out.append(Send(m.ClientBeat(self.epoch)))
+
+    def _stir(self, now: float) -> None:
+        """Rests no more, or not if it is told to in answer to its last beat: there is something to do."""
+        self._rests_if_told = False
+        if now < self._rests_until:
+            self._rests_until = now
+            self._beat_at = min(self._beat_at, now + self._beat)
 
     def _say_again(self, now: float, out: list[ClientAction]) -> None:
         """Repeats what the hub has not answered: it was full, or has dropped it."""
         self._busy_until = 0.0
+        self._stir(now)
         self._send_from(0, now, out)
         self._deliveries.owe(0, now, at_once=True)
         out += [Send(put) for put in self._declared.values()]
@@ -426,6 +449,11 @@ class ClientMachine:
             return
         out.append(Send(self._hello()))
         self._send_from(0, now, out)
+
+    @property
+    def _lost_at(self) -> float:
+        """Time at which the link counts as lost, unless the hub is heard of: while it rests, none is owed."""
+        return max(self._heard, self._rests_until) + self._patience
 
     @property
     def _patience(self) -> float:

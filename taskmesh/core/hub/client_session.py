@@ -44,6 +44,7 @@ class ClientSession:
         submitted: Number of the last Submit that is in the ledger.
         unwritten: Submits in the ledger that the journal does not have yet, with the numbers of its changes.
         heard: Time when it was last heard of.
+        expected: Time when its next beat is due, if it rests; silence counts from then on.
         ended: Time when the last of its tasks ended.
         present: True if it was heard and has not vanished.
         linked: True if its link was not seen to be gone.
@@ -63,7 +64,7 @@ class ClientSession:
         self.credit = 0
         self.submitted = 0
         self.unwritten: deque[tuple[int, int]] = deque()
-        self.heard = now
+        self.heard = self.expected = now
         self.ended = now
         self.present = True
         self.linked = True
@@ -80,7 +81,7 @@ class ClientSession:
 
     def hear(self, now: float) -> None:
         """Notes that the client is there, and knows this session."""
-        self.heard = now
+        self.heard = self.expected = now
         self.present = True
         self.lost = False
         self.greeted = True

@@ -76,7 +76,8 @@ class Clients:
             self._hub.log("client.versions", {"client": hello.name, "warning": odd})
         session.warning = odd
         session.submitted = max(session.submitted, hello.first - 1)
-        session.present, session.linked, session.lost, session.heard = True, True, False, now
+        session.present, session.linked, session.lost = True, True, False
+        session.heard = session.expected = now
         self._welcome(hello, known=known)
         self._hub.out += session.again(now)
         self._hub.news.add(hello.client)
@@ -236,8 +237,17 @@ class Clients:
         """A message of a client was dropped, since its key is above its rate limit: tell it to wait."""
         session = self._hub.clients.get(client)
         if session is not None:
-            session.heard = now
+            session.heard = session.expected = now
             self._hub.out.append(SendClient(client, m.Busy(0, wait)))
+
+    def on_beat(self, session: ClientSession, now: float) -> None:
+        """A client waits: tell it what is accepted, and to rest if its death would change nothing here."""
+        account, rest = self._ledger.account(session.client), 0.0
+        if not (account.tasks or session.has_news or session.has_outcomes or session.unsplit):
+            rest = self._config.client_rest
+            session.expected = now + rest
+        self._hub.send(session.client, m.Accepted(session.accepted, rest))
+        self._hub.news.add(session.client)
 
     def on_silence(self, session: ClientSession, now: float) -> None:
         """Nothing was heard from the client for long: tasks that are bound to it end, unless its link stands.

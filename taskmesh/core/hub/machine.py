@@ -9,7 +9,6 @@ from taskmesh.core.actions import HubAction, WriteJournal
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
-from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.invariants import check_hub
@@ -331,7 +330,10 @@ class HubMachine:
             case m.ClientBye(cancel=cancel):
                 self.clients.on_bye(session, cancel=cancel)
             case m.ClientBeat(epoch=epoch):
-                self._on_client_beat(session, epoch)
+                if epoch in (0, self.config.epoch):
+                    self.clients.on_beat(session, now)
+                else:  # it waits for an earlier hub
+                    self.state.send(client, m.ClientRefused())
             case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
                 self._on_request(client, message, user, now)
             case _:
@@ -360,14 +362,6 @@ class HubMachine:
             self.state.send(client, answer)
         else:
             self.journal.answer(client, answer)
-
-    def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
-        """A client waits: tell it what is accepted; or to say hello, if it waits for an earlier hub."""
-        if epoch in (0, self.config.epoch):
-            self.state.send(session.client, m.Accepted(session.accepted))
-            self.state.news.add(session.client)
-        else:
-            self.state.send(session.client, m.ClientRefused())
 
     def _on_over_rate(self, over: ev.OverRate, now: float) -> None:
         """Messages were dropped: who may have said them waits, and says again what is not acknowledged."""
@@ -400,6 +394,7 @@ class HubMachine:
         self.state.unclaimed.extend(gap)
         for session in self.state.clients.values():
             session.heard += gap
+            session.expected += gap
 
     def _sweep(self, now: float) -> None:
         """Do the periodic work: leases, silent clients, unacknowledged deliveries, eviction of specs."""
@@ -410,7 +405,7 @@ class HubMachine:
         self._recall(self.ventilator.overdue(now))
         self.state.out += self.ventilator.forget_unused(now)
         for session in list(self.state.clients.values()):
-            if session.credit and not session.lost and now - session.heard >= config.client_grace:
+            if session.credit and not session.lost and now - session.expected >= config.client_grace:
                 self.clients.on_silence(session, now)
             if now >= session.resend_deadline:
                 self.state.out += session.again(now)

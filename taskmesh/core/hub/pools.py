@@ -67,6 +67,10 @@ class DuplicateNames:
         self._beat = beat
         self._seen: dict[tuple[str, int], tuple[float, int]] = {}
 
+    def is_contested(self, pool: str) -> bool:
+        """Return True if another process has asked for a name, and it is not settled who has it."""
+        return any(name == pool for name, _ in self._seen)
+
     def settled(self, pool: str) -> None:
         """One of them has the name now."""
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] != pool}
@@ -193,6 +197,9 @@ class PoolSessions:
         elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
             if reason := self._duplicate_names.doubled(current, hello, now):
                 self._refuse(hello, reason)
+            elif current.expected > now:  # it rests: does it live?
+                current.expected = now
+                self._hub.out.append(Publish(current.pool, m.PoolCommand("ping", instance=current.instance)))
         elif current is None and len(self._hub.lanes) >= config.max_pools:
             self._note(
                 hello, f"the hub has {len(self._hub.lanes)} pools and may have no more (hub.max_pools)"
@@ -217,8 +224,7 @@ class PoolSessions:
         return False
 
     def _is_alive(self, lane: Lane, now: float) -> bool:
-        silence = self._config.silence
-        return lane.lost_at is None and now - lane.heard < silence
+        return lane.lost_at is None and lane.silence(now) < self._config.silence
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
         """Tells a pool that it is not wanted: it ends."""
@@ -300,8 +306,28 @@ class PoolSessions:
         reply = m.BeatReply(
             self._config.epoch, 0 if say_hello else lane.session, lane.reports.to, lane.session
         )
+        if self._may_rest(lane, beat, now):
+            reply.rest = self._config.pool_rest
+            lane.expected = now + reply.rest
         self._hub.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running, stalled=lane.is_stalled(now))
+
+    def _may_rest(self, lane: Lane, beat: m.Beat, now: float) -> bool:
+        """Return True if a pool has nothing of this hub, and nothing is in doubt: few beats do then.
+
+        It is found to be gone as soon after it was sent something as one that had work, since silence counts
+        from there, and its lease from its last word on. One that serves other hubs tells with each beat how
+        many slots are left for this one.
+        """
+        return (
+            lane.state in (LaneState.READY, LaneState.PAUSED)
+            and not (lane.outstanding or beat.running or lane.wished or beat.served or beat.away)
+            and beat.received == lane.sequence
+            and beat.acked == beat.sent == lane.reports.to
+            and self._hub.recovery.is_over(now)
+            and not self._duplicate_names.is_contested(lane.pool)
+            and not self._hub.unclaimed.are_held({lane.session})
+        )
 
     def _insisted(self, lane: Lane, state: str) -> str:
         """Repeats an operator's command, which may have been lost, until the pool's beats obey it.
@@ -393,6 +419,7 @@ class PoolSessions:
         """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
         for lane in self._hub.lanes.values():
             lane.heard += gap
+            lane.expected += gap
             lane.received_moved += gap
             lane.progress += gap
             if lane.lost_at is not None:
@@ -406,7 +433,7 @@ class PoolSessions:
                 self._leave(lane, "links lost")
             elif now - lane.heard >= config.lease:
                 self._leave(lane, "lease expired")
-            elif lane.state is LaneState.READY and now - lane.heard > config.silence:
+            elif lane.state is LaneState.READY and lane.silence(now) > config.silence:
                 lane.move(LaneCause.SILENCE)
 
     def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:

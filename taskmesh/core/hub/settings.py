@@ -8,6 +8,9 @@ from typing import Protocol
 from taskmesh.core.hub.result_cache import KEPT_BYTES
 
 WARN, REFUSE = "warn", "refuse"
+REST = 10
+"""Beats after which the next one of a peer is due that has nothing to do with any task; of a pool sooner if
+that is more than half a lease."""
 
 
 class Stated(Protocol):
@@ -91,6 +94,16 @@ class HubSettings:
     def silence(self) -> float:
         """Seconds of silence after which a pool gets no new work, and a client may be away."""
         return self.silent_beats * self.beat
+
+    @property
+    def client_rest(self) -> float:
+        """Seconds between beats of a client of which nothing is here."""
+        return REST * self.beat
+
+    @property
+    def pool_rest(self) -> float:
+        """Seconds between beats of a pool that has nothing."""
+        return min(REST * self.beat, self.lease / 2)
 
 
 def difference(ours: Versions, theirs: Stated) -> str:

@@ -252,6 +252,7 @@ class PoolMachine:
         self.scheduler.evict()
         slots = max(min(1, self._working), self._working - elsewhere)
         member.beat(running, self.state, slots, self._others(member), now)
+        member.rests_if_told = not running and member.spool.empty and not self.scheduler.holds(member.hub)
 
     def _progress(self, slot: Slot, run: LaneRun, seq: int, elapsed: float) -> Progress:
         """Returns the news for a hub of a task that runs, or has just ended."""

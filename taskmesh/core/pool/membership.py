@@ -56,6 +56,7 @@ class Membership:
         received: Number of the last lane message of the unbroken run.
         lease: Seconds of silence after which its work goes to others.
         spool: Results that the hub has not acknowledged.
+        rests_if_told: True if the pool had nothing of this hub at its last beat, and has got nothing since.
         rosters: The newest settled one that a hub has told, and one of a later hub, for the next one.
     """
 
@@ -78,7 +79,8 @@ class Membership:
         self._hello_wait = config.hello
         self._opened = -1e9
         self._beat_at = now + config.beat
-        self._replied = now
+        self._replied = self._rests_until = now
+        self.rests_if_told = False
         self._stamp = (0.0, now)
         self.ask(now)
 
@@ -96,7 +98,8 @@ class Membership:
 
     def hub_is_silent(self, now: float) -> bool:
         """Returns True if the hub has left several beats unanswered."""
-        return now - self._replied > self._config.patience_beats * self._beat
+        since = max(self._replied, self._rests_until)
+        return now - since > self._config.patience_beats * self._beat
 
     def is_given_up(self, now: float) -> bool:
         """Returns True if the hub was silent for a lease: if it lives, others have this pool's work."""
@@ -158,7 +161,7 @@ class Membership:
         self.return_wanted = 0
         self._beat, self.lease = welcome.beat, welcome.lease
         self.received = 0
-        self._replied = self._opened = now
+        self._replied = self._rests_until = self._opened = now
         self._stamp = (0.0, now)
         self._beat_at = now
         self._out.append(DialLane(welcome.lane, welcome.max_payload, self.hub))
@@ -184,6 +187,9 @@ class Membership:
             self.ask(now)
             return False
         self.received = tasks.lane_seq
+        if now < self._rests_until:
+            self.hurry(now)
+        self.rests_if_told = False
         self.spool.acknowledged(tasks.acked, now)
         self._stamp = (tasks.sent, now)
         return True
@@ -203,6 +209,8 @@ class Membership:
             self.spool.acknowledged(reply.acked, now)
             if reply.wait > 0:
                 self.spool.hold(now + min(reply.wait, LONGEST_WAIT))
+            if reply.rest > 0 and self.rests_if_told:
+                self._beat_at = self._rests_until = now + reply.rest
 
     def told(self, roster: m.Roster) -> None:
         """Keeps a roster of the hub that welcomed this pool, unless a newer one has come before it."""
@@ -217,6 +225,8 @@ class Membership:
         """Makes the next beat due now, since something that it tells has changed."""
         if self.session:
             self._beat_at = now
+            self._rests_until = min(self._rests_until, now)
+            self.rests_if_told = False
 
     def beat_is_due(self, now: float) -> bool:
         """Returns True if it is time for a beat; asks for a new session if the hub has long been silent."""
@@ -243,6 +253,7 @@ class Membership:
         """
         self._beat_at = now + self._beat
         spool = self.spool
+        self.rests_if_told = False
         beat = m.Beat(
             self.epoch,
             self.session,
