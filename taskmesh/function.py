@@ -175,6 +175,8 @@ def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **opt
             detach: the task does not end with its program, and its outcome can be fetched by its id.
             keep: seconds after its end for which the outcome can be had by its id and its key; None for a day
                 if it is detached, else 0.
+            ignore_result: the result is not sent to the program, where it is None, but to tasks that depend
+                on it; an error comes as ever.
             durable: True: only a hub with a journal takes it; False: it is not written there; None: it is
                 written if there is a journal.
 

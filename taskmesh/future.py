@@ -43,7 +43,9 @@ RAW: Final = 0
 VALUE: Final = 1
 ERROR: Final = 2
 REBUILT: Final = 3
-"""Forms of a finished future's `_content`: a payload (or Unretrieved), a value, an error, soon a value."""
+IGNORED: Final = 4
+"""Forms of a finished future's `_content`: a payload (or Unretrieved), a value, an error, soon a value; or
+the call, where the result is ignored."""
 
 
 class TaskTable(Protocol):
@@ -88,6 +90,7 @@ class OpenRun:
         tried: attempts of each that have failed already.
         part: the key of their limits, see `LimitRule.keyed`.
         parent, is_child: as in `Run`.
+        ignores_result: the results of its tasks are None here, and may not have come.
     """
 
     __slots__ = (
@@ -95,6 +98,7 @@ class OpenRun:
         "at",
         "dirty",
         "group",
+        "ignores_result",
         "is_call",
         "is_child",
         "key",
@@ -113,7 +117,8 @@ class OpenRun:
         self.table = table
         self.number = number
         self.spec = spec
-        self.is_call = spec.kind != CHUNK and spec.codec == PICKLE
+        self.ignores_result = spec.ignore_result and spec.kind != CHUNK
+        self.is_call = spec.kind != CHUNK and spec.codec == PICKLE and not self.ignores_result
         self.group = group
         self.key = key
         self.after: tuple[TaskFuture[Any], ...] = ()
@@ -179,6 +184,8 @@ class TaskFuture(Future[T]):
                 finally:
                     # Its frames must not keep the future, which keeps it. No `del`: IPython shows arguments.
                     self = None  # type: ignore[assignment]  # noqa: PLW0642
+            if form is not VALUE:  # it is ignored, even if it has come: for tasks that depend on it
+                return cast(T, None)
         value: T = self._content
         return value
 
@@ -407,23 +414,14 @@ class TaskFuture(Future[T]):
         form = self._form
         try:
             if form is RAW:
-                if self._origin.__class__ is Success:
-                    if run.is_call:
-                        value = loads(self._content, what="the result")
-                        self._form = REBUILT
-                        self._content, form = value, VALUE
-                    elif run.spec.codec == SAFE:
-                        self._content, form = loads_plain(self._content), VALUE
-                    elif run.spec.kind != CHUNK:
-                        self._content, form = loads_encoded(self._content), VALUE
-                    else:
-                        self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
-                else:
-                    failed = self._content.record(plain=run.spec.codec == SAFE)
-                    error = (
-                        self._blocked(failed) if failed.kind == DEPENDENCY else error_of(failed, self._label)
-                    )
-                    self._content, form = error, ERROR
+                if self._origin.__class__ is not Success:
+                    self._content, form = self._error(), ERROR
+                elif run.is_call:
+                    value = loads(self._content, what="the result")
+                    self._form = REBUILT
+                    self._content, form = value, VALUE
+                elif not run.ignores_result:
+                    self._content, form = self._decoded(), VALUE
         except Exception as error:  # noqa: BLE001  whatever the user's unpickling raises is the outcome
             self._content, form = noted(error, self._label, self._origin), ERROR
         finally:  # interrupted, it is still RAW: the next one may try again
@@ -433,6 +431,20 @@ class TaskFuture(Future[T]):
                 for waiter in turn[1:]:
                     waiter(self)
         return form
+
+    def _decoded(self) -> Any:
+        """Return the value of a payload that is no pickle of one call's result."""
+        spec = self._run.spec
+        if spec.codec == SAFE:
+            return loads_plain(self._content)
+        if spec.kind != CHUNK:
+            return loads_encoded(self._content)
+        return chunk_of(self._content, self._label, cast(Success, self._origin))
+
+    def _error(self) -> BaseException:
+        """Return the error of a task that has ended badly."""
+        failed = self._content.record(plain=self._run.spec.codec == SAFE)
+        return self._blocked(failed) if failed.kind == DEPENDENCY else error_of(failed, self._label)
 
     def _blocked(self, failed: Failed) -> BaseException:
         """Return the error of a task that never started: its cause is the error of the first that failed."""

@@ -35,6 +35,10 @@ class NoTasks:
         """Return nothing."""
         return []
 
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Return nothing."""
+        return [], []
+
     def accepted(self, seqs: Sequence[int]) -> None:
         """Do nothing: no task was submitted."""
 

@@ -304,8 +304,8 @@ class Client:
         """Return the payload of a call that may have futures among its arguments, and what it waits for.
 
         Raises:
-            ConfigError: results are signed, and one of the arguments is the result of a key: it is signed for
-                that.
+            ConfigError: one of the arguments is a result that may not come: results are signed, and it is one
+                of a key, signed for that; or it is ignored, and may not be made twice.
             SerializationError: an argument cannot be pickled.
             TooLarge: the call is above `max_payload`, or depends on too many tasks.
         """
@@ -325,6 +325,11 @@ class Client:
             raise ConfigError(
                 "where results are signed (mesh.secret), the future of a task with key= cannot be an "
                 "argument: pass its result(), or wait for it with after="
+            )
+        if any(future._run.ignores_result and future._run.spec.acks == "early" for future in needs.values()):
+            raise ConfigError(
+                'the result of a task with ignore_result=True and acks="early" may be gone when it is '
+                "needed, and it must not run again: leave one of the two out, or wait for it with after="
             )
         return payload, Edges(needs.values(), run.after)
 

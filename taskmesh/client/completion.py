@@ -7,7 +7,7 @@ from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
 from typing import Any, TypeAlias
 
 from taskmesh.client.callbacks import CallbackThread
-from taskmesh.future import ERROR, RAW, TaskFuture
+from taskmesh.future import ERROR, IGNORED, RAW, TaskFuture
 from taskmesh.outcomes.outcome import Success, Unretrieved
 from taskmesh.outcomes.waiters import LoneWaiter, Waiters, wake
 from taskmesh.serialize.payload import Payload
@@ -16,9 +16,9 @@ from taskmesh.wire.runs import DEPENDENCY, Failed
 _PATIENCE_S = 0.02
 
 
-End: TypeAlias = "Failed | BaseException | tuple[Payload, Success] | None"
+End: TypeAlias = "Failed | BaseException | tuple[Payload, Success] | Success | None"
 """The end of a future: the record of a failure, the error of a table that has closed, a result with the
-attempt that led to it, or None for a cancellation."""
+attempt that led to it, that attempt alone if the result is ignored, or None for a cancellation."""
 
 
 def end_of(record: Failed) -> End:
@@ -126,7 +126,9 @@ def complete(future: TaskFuture[Any], end: End, callbacks: CallbackThread) -> No
         future._state = CANCELLED_AND_NOTIFIED  # it keeps its arguments until the port has drained it
         return
     future._form = RAW
-    if isinstance(end, tuple):
+    if isinstance(end, Success):  # its call stays: it may have to run again for others
+        future._origin, future._form = end, IGNORED
+    elif isinstance(end, tuple):
         future._content, future._origin = end
     elif isinstance(end, Failed):
         future._content = Unretrieved(end, future._label, callbacks.put)

@@ -319,6 +319,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         keep=options.kept_for,
         durable=options.durable,
         detach=options.detach,
+        ignore_result=options.ignore_result,
     )
 
 

@@ -58,6 +58,7 @@ class OptionValues(TypedDict, total=False):
     durable: bool | None
     detach: bool
     keep: float | None
+    ignore_result: bool
 
 
 class MapOptions(TypedDict, total=False):
@@ -143,6 +144,7 @@ class TaskOptions:
         detach: it does not end with its client: close() leaves it to the hub.
         keep: seconds after its end for which its outcome can be had by its id, and by its key; None for 0, of
             a detached task for a day.
+        ignore_result: its result is not sent to its client, only to tasks that depend on it.
     """
 
     name: Name = ""
@@ -165,13 +167,14 @@ class TaskOptions:
     durable: bool | None = None
     detach: Annotated[bool, Meta(description="True or False")] = False
     keep: float | None = None
+    ignore_result: Annotated[bool, Meta(description="True or False")] = False
 
     @property
     def kept_for(self) -> float:
         """Seconds for which the outcome is kept after the end."""
         if self.keep is not None:
             return self.keep
-        return DETACHED_KEEP if self.detach else 0.0
+        return DETACHED_KEEP if self.detach and not self.ignore_result else 0.0
 
     @property
     def by(self) -> Callable[..., str] | None:
@@ -214,6 +217,11 @@ class TaskOptions:
         if changed.resume and changed.acks == "early":
             raise ConfigError(
                 'resume=True gives a task further attempts, and acks="early" forbids them: choose one'
+            )
+        if changed.ignore_result and (changed.keep or changed.key is not None):
+            raise ConfigError(
+                "ignore_result=True has nobody fetch the result, and keep= and key= hold it for those who "
+                "ask for it later: choose one"
             )
         return changed
 

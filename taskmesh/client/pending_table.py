@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from taskmesh.client.attachment import adapt
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.completion import Completion, End, complete, end_of
+from taskmesh.client.runs import by_run, dependent_run, depends, sent_run
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
@@ -25,7 +26,6 @@ from taskmesh.future import RAW, OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
-from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import ATTACHMENT, DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class PendingTable:
         self._weight = 0
         self._specs_sent = SpecsSent()
         self._dependents: list[TaskFuture[Any]] = []  # in their order: none comes before what it depends on
-        self._upstream = UpstreamTasks(self.lock)
-        self.values_of = self._upstream.values_of
+        self._upstream = UpstreamTasks(self.lock, self._lighten)
+        self.values_of, self.calls_of = self._upstream.values_of, self._upstream.calls_of
         self._acks = AckSet()
         self._changed = threading.Condition(self.lock)
         self._watching = 0
@@ -368,8 +368,12 @@ class PendingTable:
     def _release(self, seqs: Sequence[int]) -> None:
         """Free the room of tasks that are not pending any more; lock held."""
         for seq in seqs:
-            self._weight -= self._weights.pop(seq, 0)
+            self._lighten(seq)
         self._free(len(seqs))
+
+    def _lighten(self, seq: int) -> None:
+        """The call of a task is not kept any more; lock held."""
+        self._weight -= self._weights.pop(seq, 0)
 
     def _free(self, count: int) -> None:
         self._ceiling += count
@@ -415,11 +419,11 @@ class PendingTable:
             futures = run.queued[: len(run.queued)]
             del run.queued[: len(futures)]
             if futures:
-                runs.append(_sent_run(run, futures, again=False))
+                runs.append(sent_run(run, futures, again=False))
                 if self._specs_sent.is_new(run.number):
                     specs.append((run.number, run.spec))
-        for run, futures in _by_run(dependents) if dependents else ():
-            runs.append(_dependent_run(run, futures, again=False))
+        for run, futures in by_run(dependents) if dependents else ():
+            runs.append(dependent_run(run, futures, again=False))
             if self._specs_sent.is_new(run.number):
                 specs.append((run.number, run.spec))
         return specs, runs
@@ -436,13 +440,13 @@ class PendingTable:
             open_runs: dict[OpenRun, list[TaskFuture[Any]]] = {}
             dependents: list[TaskFuture[Any]] = []
             for future in futures:
-                if _depends(future):
+                if depends(future):
                     dependents.append(future)
                 else:
                     open_runs.setdefault(future._run, []).append(future)
             specs = {future._run.number: future._run.spec for future in futures}
-            runs = [_sent_run(run, own, again=True) for run, own in open_runs.items()]
-            runs += [_dependent_run(run, own, again=True) for run, own in _by_run(dependents)]
+            runs = [sent_run(run, own, again=True) for run, own in open_runs.items()]
+            runs += [dependent_run(run, own, again=True) for run, own in by_run(dependents)]
             return list(specs.items()), runs
 
     def accepted(self, seqs: Sequence[int]) -> None:
@@ -463,7 +467,8 @@ class PendingTable:
                 count += self._fail(failed, completion)
             if self._weights:
                 for seq in itertools.chain((record.seq for record in failed), *(run.seqs for run in done)):
-                    self._weight -= self._weights.pop(seq, 0)
+                    if not self._upstream.keeps_call(seq):
+                        self._lighten(seq)
             self._free(count)
         completion.notify()
 
@@ -472,6 +477,9 @@ class PendingTable:
         count = 0
         pop = self._pending.pop
         for run in done:
+            if run.payloads and not len(run.payloads[0]):
+                count += self._succeed_bare(run, completion)
+                continue
             count += len(run.seqs)
             if run.codec or self._is_plain:
                 self._adapt(run, completion)
@@ -491,6 +499,20 @@ class PendingTable:
                 future._origin = origin
                 future._form = RAW
                 future._state = FINISHED
+        return count
+
+    def _succeed_bare(self, run: DoneRun, completion: Completion) -> int:
+        """End the futures of tasks that ignore their results; return how many there were. Lock held."""
+        count = 0
+        origin = Success.of(run)
+        for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            future = self._pending.pop(seq, None)
+            if future is not None:
+                count += 1
+                extras = future._extras
+                if extras is not None and extras.edges is not None:
+                    self._upstream.succeeded(future, extras.edges, payload, origin.attempt)
+                completion.add(future, origin if future._run.ignores_result else (payload, origin))
         return count
 
     def _adapt(self, run: DoneRun, completion: Completion) -> None:
@@ -525,55 +547,3 @@ class PendingTable:
 
     def _oldest(self) -> int:
         return min(list(self._pending), default=self._acks.to + 1)
-
-
-def _depends(future: TaskFuture[Any]) -> bool:
-    """Return True if the task depends on others."""
-    extras = future._extras
-    return extras is not None and extras.edges is not None and bool(extras.edges.upstream)
-
-
-def _by_run(futures: Iterable[TaskFuture[Any]]) -> Iterator[tuple[OpenRun, list[TaskFuture[Any]]]]:
-    """Group futures in their order, as runs have them; a run that another one interrupts comes again."""
-    for (run, _, _), group in itertools.groupby(futures, key=_like):
-        yield run, list(group)
-
-
-def _like(future: TaskFuture[Any]) -> tuple[OpenRun, bool, bool]:
-    """Return what tasks of one run have in common."""
-    edges = future._ensure_waiters().edges or Edges()
-    return future._run, bool(edges.needs), bool(edges.after)
-
-
-def _dependent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
-    """Return tasks that depend on others as a message carries them."""
-    sent = _sent_run(run, futures, again=again)
-    sent.when = run.when
-    edges = [future._ensure_waiters().edges or Edges() for future in futures]
-    needs = [[other._seq for other in each.needs] for each in edges]
-    after = [[other._seq for other in each.after] for each in edges]
-    sent.needs = needs if all(needs) else []
-    sent.after = after if all(after) else []
-    return sent
-
-
-def _sent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
-    """Return tasks of a run as a message carries them."""
-    delay = max(0.0, run.start_at - monotonic()) if run.start_at else 0.0
-    sent = Run(
-        run.number,
-        run.group,
-        [future._seq for future in futures],
-        [future._content for future in futures],
-        run.key,
-        again,
-        delay,
-        run.tried,
-    )
-    if run.part:
-        sent.part = run.part
-    if delay:
-        sent.at = run.at
-    if run.parent is not None:
-        sent.parent, sent.is_child = run.parent, run.is_child
-    return sent

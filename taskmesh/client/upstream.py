@@ -2,19 +2,22 @@
 
 A hub that dies takes the outcomes that it held along, and a task may end while one that depends on it is on
 its way. So the client keeps the outcome of each task that a pending one depends on until the last of these
-has ended, as it came: decoding it for the caller does not change what the hub is sent.
+has ended, as it came: decoding it for the caller does not change what the hub is sent. Where a result is
+ignored it keeps the call instead, and what that needs in turn: the task runs again if a hub lacks its result.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures._base import FINISHED
 from typing import Any
 
-from taskmesh.future import ERROR, RAW, REBUILT, TaskFuture
+from taskmesh.client.runs import by_run, dependent_run
+from taskmesh.future import ERROR, IGNORED, RAW, REBUILT, TaskFuture
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.serialize.payload import Payload, dumps, dumps_encoded, dumps_plain
-from taskmesh.wire.runs import PICKLE, SAFE, Failed, Spec, Value
+from taskmesh.wire.runs import PICKLE, SAFE, Failed, Run, Spec, Value
 
 KEPT_VALUE = Spec(b"", "taskmesh.put")
 """The spec of values that a client puts into the mesh: no task runs for them."""
@@ -24,25 +27,37 @@ class UpstreamTasks:
     """The tasks of one client that pending ones depend on.
 
     Args:
-        lock: the pending table's; all methods but `values_of` are called with it held.
+        lock: the pending table's; all methods but `values_of` and `calls_of` are called with it held.
+        on_call_dropped: called with the number of a task that has ended and will not run again.
     """
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: threading.RLock, on_call_dropped: Callable[[int], object]) -> None:
         self._lock = lock
+        self._on_call_dropped = on_call_dropped
         self._futures: dict[int, TaskFuture[Any]] = {}
         self._values: dict[int, Value] = {}
 
     def hold(self, edges: Edges) -> None:
         """Hold the upstream of a task that is pending from now on."""
-        for future in edges.upstream:
-            waiters = future._ensure_waiters()
-            if waiters.edges is None:
-                waiters.edges = Edges()
-            waiters.edges.dependents += 1
-            self._futures[future._seq] = future
+        edges.holds = True
+        left = [edges]
+        while left:
+            edges = left.pop()
+            for future in edges.upstream:
+                own = _edges_of(future)
+                own.dependents += 1
+                self._futures[future._seq] = future
+                if not own.holds and future._run.ignores_result:  # it may run again
+                    own.holds = True
+                    left.append(own)
 
     def succeeded(self, future: TaskFuture[Any], edges: Edges, payload: Payload, attempt: int) -> None:
         """Keep the result of a task with edges, if others depend on it."""
+        edges.is_over = True
+        if future._run.ignores_result and not len(payload):
+            if not edges.dependents:
+                self._release(edges)
+            return
         if edges.dependents:
             spec = future._run.spec
             self._values[future._seq] = Value(future._seq, payload, spec.name, attempt, spec.codec)
@@ -51,20 +66,34 @@ class UpstreamTasks:
 
     def failed(self, future: TaskFuture[Any], edges: Edges, failure: Failed) -> None:
         """Keep the bad end of a task with edges, if others depend on it."""
+        edges.is_over = True
         if edges.dependents:
             name = future._run.spec.name
             self._values[future._seq] = Value(future._seq, b"", name, failure.attempt, failed=failure)
         self._release(edges)
 
+    def keeps_call(self, seq: int) -> bool:
+        """Return True if a task that ends now may have to run again."""
+        future = self._futures.get(seq)
+        return future is not None and future._run.ignores_result
+
     def _release(self, edges: Edges) -> None:
-        """Release the upstream of a task that is not pending any more."""
-        for future in edges.upstream:
-            other = future._ensure_waiters().edges
-            if other is not None:
-                other.dependents -= 1
-                if not other.dependents:
+        """Release the upstream of a task that is not pending any more, and will not run again."""
+        left = [edges]
+        while left:
+            edges = left.pop()
+            if not edges.holds:
+                continue
+            edges.holds = False
+            for future in edges.upstream:
+                own = _edges_of(future)
+                own.dependents -= 1
+                if not own.dependents:
                     self._futures.pop(future._seq, None)
                     self._values.pop(future._seq, None)
+                    if own.is_over:
+                        self._on_call_dropped(future._seq)
+                        left.append(own)
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         """Return the outcomes of those of these tasks that have ended and that pending ones depend on."""
@@ -78,12 +107,54 @@ class UpstreamTasks:
                     found.append(value)
         return found
 
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Rebuild those of these tasks whose results are ignored, and such that they need, to run again."""
+        with self._lock:
+            futures = self._with_upstream(seqs)
+            specs = {future._run.number: future._run.spec for future in futures}
+            runs: list[Run] = []
+            for run, own in by_run(futures):
+                runs.append(dependent_run(run, own, again=True))
+                runs[-1].rerun = max(1, *(future.attempt for future in own))
+            return list(specs.items()), runs
+
+    def _with_upstream(self, seqs: Iterable[int]) -> list[TaskFuture[Any]]:
+        """Return those of these tasks whose results are ignored, after all such that they need in turn."""
+        ranks: dict[TaskFuture[Any], int] = {}
+        asked = [self._futures[seq] for seq in seqs if seq in self._futures]
+        left = [future for future in asked if future._run.ignores_result]
+        while left:
+            future = left[-1]
+            upstream = [other for other in _edges_of(future).needs if _is_ignored(other)]
+            missing = [other for other in upstream if other not in ranks]
+            if missing:
+                left += missing
+            else:
+                ranks[left.pop()] = 1 + max((ranks[other] for other in upstream), default=0)
+        return sorted(ranks, key=ranks.__getitem__)  # of one rank, as they were found
+
+
+def _edges_of(future: TaskFuture[Any]) -> Edges:
+    """Return the edges of a task, made when first asked for."""
+    waiters = future._ensure_waiters()
+    if waiters.edges is None:
+        waiters.edges = Edges()
+        waiters.edges.is_over = future.done()
+    return waiters.edges
+
+
+def _is_ignored(future: TaskFuture[Any]) -> bool:
+    """Return True if the task has succeeded, and this client does not have its result."""
+    return future._state is FINISHED and future._form is IGNORED
+
 
 def _value_of(future: TaskFuture[Any]) -> Value:
     """Return the outcome of a task that ended before any other depended on it."""
     spec, seq = future._run.spec, future._seq
     if future.cancelled():
         return Value(seq, name=spec.name, failed=Failed(0, seq, 0, "cancelled"))
+    if future._form is IGNORED:
+        return Value(seq, name=spec.name, attempt=future.attempt)
     origin, form = future._origin, future._form
     if form is REBUILT:  # another thread is about to be done with it
         form = future._decode(None)

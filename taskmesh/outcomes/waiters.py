@@ -33,15 +33,19 @@ class Edges:
     Attributes:
         needs: futures whose outcomes are among its arguments.
         after: further futures that it waits for.
-        dependents: how many pending tasks depend on it.
+        dependents: how many tasks depend on it that are pending, or may run again for others that are.
+        holds: its own upstream is held for it.
+        is_over: it has ended.
     """
 
-    __slots__ = ("after", "dependents", "needs")
+    __slots__ = ("after", "dependents", "holds", "is_over", "needs")
 
     def __init__(self, needs: Iterable[Any] = (), after: Iterable[Any] = ()) -> None:
         self.needs: tuple[Any, ...] = tuple(needs)
         self.after: tuple[Any, ...] = tuple(after)
         self.dependents = 0
+        self.holds = False
+        self.is_over = False
 
     @property
     def upstream(self) -> tuple[Any, ...]:

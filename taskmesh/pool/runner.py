@@ -319,7 +319,7 @@ class TaskRunner:
                 self._limit.fired = False
             if self.is_forked_child:
                 raise LocalProtocolError("a child that a task has forked is no slot")
-            values.append(value)
+            values.append(None if spec.ignore_result else value)
         self._children.wait()
         self._stage = "result"
         return payload.dumps_chunk_result(values, failures, where=spec.name)

@@ -126,6 +126,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         resume: a task's children outlive its attempts, and another attempt finds them again.
         durable: its tasks are in the hub's journal; None: if the hub has one.
         detach: its tasks do not end with their client.
+        ignore_result: their clients are told that they have succeeded, and are not sent their results.
     """
 
     function: bytes
@@ -152,6 +153,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     resume: bool = False
     durable: bool | None = None
     detach: bool = False
+    ignore_result: bool = False
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""
@@ -184,6 +186,11 @@ class Value(msgspec.Struct, array_like=True, omit_defaults=True):
     key: Name = ""
     is_kept: bool = False
 
+    @property
+    def is_bare(self) -> bool:
+        """True for a success whose result is ignored, and is not known here; no pickle is empty."""
+        return self.failed is None and not len(self.payload) and self.codec == PICKLE
+
 
 class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Tasks that a client submits: one spec, one group.
@@ -201,6 +208,8 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
             the same by the client's clock.
         parent: the client and counter of the task that keeps them on their way, also without this client.
         is_child: nobody but another attempt of the parent asks for them.
+        rerun: of tasks whose results are ignored and may have gone with their end: the attempts that they
+            have had. They run again, also where they have ended, since others need their results.
     """
 
     spec: int
@@ -218,6 +227,7 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     at: Number = 0.0
     parent: tuple[Counter, Counter] | None = None
     is_child: bool = False
+    rerun: Counter = 0
 
 
 class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -249,6 +259,7 @@ class DoneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     People are shown `attempt - returns`, as with `LaneRun`.
 
     Attributes:
+        payloads: the results; empty ones, on the way to a client, of tasks whose results are ignored.
         codec: `Spec.codec`, for a client that does not know the spec; empty if that is PICKLE.
     """
 

@@ -23,6 +23,8 @@ class Client:
         self.pending: dict[int, Spec] = {}
         self.known: dict[int, Spec] = {}
         self.values: dict[int, Value] = {}
+        self.payload = b"x"
+        self.calls: dict[int, Spec] = {}  # of tasks that ignore their results
         config = ClientSettings(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
         self.machine = ClientMachine(config, self, self.now)
         self.failed: list[Failed] = []
@@ -92,6 +94,12 @@ class Client:
 
     def specs_of(self, numbers: list[int]) -> list:
         return [(number, self.known[number]) for number in numbers if number in self.known]
+
+    def calls_of(self, seqs: list[int]) -> tuple[list, list]:
+        found = {seq: self.calls[seq] for seq in seqs if seq in self.calls}
+        return [(number_of(one), one) for one in found.values()], [
+            Run(number_of(one), 0, [seq], [self.payload], again=True, rerun=1) for seq, one in found.items()
+        ]
 
     def lose_early(self) -> list:
         early = [seq for seq, one in self.pending.items() if one.acks == "early"]

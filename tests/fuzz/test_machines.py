@@ -157,6 +157,9 @@ class NoTable:
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         return [], []
 
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        return [], []
+
     def lose_early(self) -> list[Failed]:
         return []
 

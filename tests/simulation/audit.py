@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from taskmesh.core.credit import LONG, MOST_AHEAD, ONE_AHEAD
 from taskmesh.core.hub.backlog import Route
 from taskmesh.core.hub.collector import POOLS_DIED
+from taskmesh.core.hub.dependencies import UNKNOWN_TASK
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
@@ -51,6 +52,8 @@ class Audit:
         fulfilled: the values that clients have given promises, by key; an empty one is an error.
         clock_moved: somebody has set the clock that the times in a hub's journal are by.
         orphaned: bound to clients that were gone for long when pools last held it.
+        late: the hub may be too full to take in what a client brings for tasks of its journal in time.
+        again: tasks that run again, since others need the result that their clients ignore.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -64,6 +67,8 @@ class Audit:
         self.cancel_known: set[tuple[int, int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
+        self.again: set[tuple[int, int]] = set()
+        self.late = False
         self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
         self.durability = Durability()
@@ -112,7 +117,7 @@ class Audit:
                     known = (place, run.client, seq) in self.cancel_known
                     self.require(not known, "S11: pushed after its cancellation")
                     key = (epoch, run.client, seq)
-                    rises = run.attempt > self._attempts.get(key, 0)
+                    rises = run.attempt > self._attempts.get(key, 0) or key[1:] in self.again
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
                     self._pushes[run.client, seq, run.attempt] += 1
@@ -202,12 +207,13 @@ class Audit:
             largest = max(map(len, run.payloads), default=0)
             self.require(largest <= limit, "S14: larger than the hub takes", largest, limit)
 
-    def submitted(self, client: int, runs: Sequence[Run], now: float) -> None:
-        """Notes when tasks come to a hub for the first time: until then a full link holds them back."""
+    def taken_in(self, hub: HubMachine, client: int, runs: Sequence[Run], now: float) -> None:
+        """Notes when tasks are in a hub for the first time: until then a full link or hub holds them back."""
         for run in runs if client else ():
             for seq in run.seqs:
                 plan = self._workload.plans[client, seq]
-                plan.arrived = plan.arrived or now
+                if client << SEQ_BITS | seq in hub.state.ledger.tasks:
+                    plan.arrived = plan.arrived or now
 
     def kept(self, key: tuple[str, str], until: float) -> None:
         """A hub answers those who submit under a key, until a moment of the world's time."""
@@ -234,7 +240,8 @@ class Audit:
 
     def _stated(self, epoch: int, client: int, seq: int, number: int) -> None:
         known = self._deliveries.setdefault((epoch, client, seq), number)
-        self.require(known == number, "S3: two outcomes of one task", (client, seq), known, number)
+        once = known == number or (client, seq) in self.again
+        self.require(once, "S3: two outcomes of one task", (client, seq), known, number)
 
     # --- pools and slots ----------------------------------------------------------------------------------
 
@@ -314,6 +321,13 @@ class Audit:
                     self._died[key] > 0, f"S8: blamed for a {failure.kind} that it had no part in", key
                 )
 
+    def runs_again(self, tasks: set[tuple[int, int]]) -> None:
+        """Clients bring tasks that have ended, since others need their results: as if for the first time."""
+        self.again |= tasks
+        self.attempts.over |= tasks
+        self.durability.reopened(tasks)
+        self.faults["runs again for its result", "task"] += len(tasks)
+
     # --- clients ------------------------------------------------------------------------------------------
 
     def resolved(self, client: int, done: Sequence[DoneRun], failed: Sequence[Failed], now: float) -> None:
@@ -359,7 +373,8 @@ class Audit:
             return
         fits = any(not plan.too_large(limit) for limit in self.limits)
         self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))
-        self.require(payload == plan.result, "S12: another task's result", (plan.client, plan.seq), payload)
+        result = b"" if plan.kind.spec.ignore_result else plan.result
+        self.require(payload == result, "S12: another task's result", (plan.client, plan.seq), payload)
         hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS, Act.PLAGUE)
         self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
 
@@ -404,7 +419,8 @@ class Audit:
             "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
-        if kind == "dependency" and not plan.key and "client.max_bytes" not in failure.text:
+        late = self.late and UNKNOWN_TASK.text in failure.text
+        if kind == "dependency" and not (plan.key or late or "client.max_bytes" in failure.text):
             self._blocked.append(plan)  # of a key's, another client knows
 
     def _may_be_skipped(self, akin: Sequence[Plan]) -> bool:

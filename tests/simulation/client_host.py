@@ -14,6 +14,7 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import FromHubToClient, Queued, Requested
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import CALL, DONE, FAILURE, SUCCESS, DoneRun, Failed, Run, Spec, Value
+from tests.simulation.audit import Audit
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
@@ -33,8 +34,11 @@ Burst = Callable[[int, int, int], list[Plan]]
 class Table:
     """Unresolved tasks, by counter: what futures are in a real client."""
 
-    def __init__(self, client: int, timetable: Timetable) -> None:
+    def __init__(self, client: int, timetable: Timetable, audit: Audit) -> None:
         self.plans: dict[int, Plan] = {}
+        self.over: dict[int, Plan] = {}
+        self.reruns: set[int] = set()
+        self._audit = audit
         self.values: dict[int, Value] = {}
         self._lost: set[int] = set()
         self._client = client
@@ -55,10 +59,31 @@ class Table:
         """Outcomes that are known, of which a real table keeps those that pending tasks depend on."""
         return [self.values[seq] for seq in seqs if seq in self.values]
 
-    def ended(self, plan: Plan, payload: bytes, failure: Failed | None) -> None:
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Calls of tasks that ignore their results, and of such that they need, to run again."""
+        known = self.over | self.plans
+        left = [seq for seq in seqs if known[seq].kind.spec.ignore_result]
+        found: dict[int, Plan] = {}
+        while left:
+            seq = left.pop()
+            found[seq] = known[seq]
+            left += [
+                other
+                for other in known[seq].needs
+                if other not in found and other in self.values and self.values[other].is_bare
+            ]
+        specs, runs = runs_of([found[seq] for seq in sorted(found)], self._timetable.now, again=True)
+        for run in runs:
+            run.rerun = max(1, *(self.values[seq].attempt for seq in run.seqs if seq in self.values), 1)
+        self.reruns |= found.keys()
+        self._audit.runs_again({(self._client, seq) for seq in found})
+        return specs, runs
+
+    def ended(self, plan: Plan, payload: bytes, failure: Failed | None, attempt: int = 0) -> None:
         """Takes a task with its outcome out of the table."""
         if self.plans.pop(plan.seq, None) is not None:
-            self.values[plan.seq] = Value(plan.seq, payload, plan.kind.spec.name, failed=failure)
+            self.over[plan.seq] = plan
+            self.values[plan.seq] = Value(plan.seq, payload, plan.kind.spec.name, attempt, failed=failure)
 
     def lose_early(self) -> list[Failed]:
         """Gives at-most-once tasks up: each is lost."""
@@ -110,7 +135,7 @@ class ClientHost(Host[ClientMachine]):
         self._unanswered = 0
         self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
         self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
-        self.table = Table(config.client, setting.timetable)
+        self.table = Table(config.client, setting.timetable, setting.audit)
         self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
         self.asked = 0
@@ -215,7 +240,8 @@ class ClientHost(Host[ClientMachine]):
         calls = [other.seq for other in known if other.kind.spec.kind == CALL]
         chosen = chance.sample(calls, min(len(calls), chance.randint(1, 3)))
         split = chance.randint(0, len(chosen))
-        plan.needs, plan.after = tuple(chosen[:split]), tuple(chosen[split:])
+        fit = [seq for seq in chosen[:split] if self.setting.workload.plans[self.client, seq].may_be_needed]
+        plan.needs, plan.after = tuple(fit), tuple(seq for seq in chosen if seq not in fit)
         plan.when = chance.choice((SUCCESS, SUCCESS, DONE, FAILURE)) if chosen else SUCCESS
 
     def cancel(self, count: int) -> None:
@@ -293,8 +319,12 @@ class ClientHost(Host[ClientMachine]):
     def _news_of(self, run: DoneRun) -> DoneRun:
         """Of a run of successes, those that are waited for."""
         pairs = zip(run.seqs, run.payloads, strict=True)
-        new = [(seq, payload) for seq, payload in pairs if seq in self.table.plans]
+        new = [(seq, payload) for seq, payload in pairs if self._is_news(seq)]
         return replace(run, seqs=[seq for seq, _ in new], payloads=[payload for _, payload in new])
+
+    def _is_news(self, seq: int) -> bool:
+        """Whether a pending table would take the outcome of a task: it skips what it knows."""
+        return seq in self.table.plans or not (self._may_repeat or seq in self.table.reruns)
 
     def _send(self, message: m.ClientMessage) -> None:
         if isinstance(message, m.ClientHello):
@@ -309,15 +339,13 @@ class ClientHost(Host[ClientMachine]):
         self.setting.network.send(self.up_link, message)
 
     def _resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        if self._may_repeat:  # pending tables skip what they know
-            done = [new for run in done if (new := self._news_of(run)).seqs]
-            failed = [failure for failure in failed if failure.seq in self.table.plans]
-        self.setting.audit.resolved(self.client, done, failed, self.setting.timetable.now)
-        plans = self.setting.workload.plans
-        for run in done:
+        audit, plans, now = self.setting.audit, self.setting.workload.plans, self.setting.timetable.now
+        for run in map(self._news_of, done):  # one by one: a task that has run again may be among them twice
+            audit.resolved(self.client, [run], [], now)
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
-                self.table.ended(plans[self.client, seq], payload, None)
-            self.setting.audit.durability.ended.update((self.client, seq) for seq in run.seqs)
-        for failure in failed:
-            self.setting.audit.durability.ended.add((self.client, failure.seq))
+                self.table.ended(plans[self.client, seq], payload, None, run.attempt - run.returns)
+            audit.durability.ended.update((self.client, seq) for seq in run.seqs)
+        for failure in [failure for failure in failed if self._is_news(failure.seq)]:
+            audit.resolved(self.client, [], [failure], now)
+            audit.durability.ended.add((self.client, failure.seq))
             self.table.ended(plans[self.client, failure.seq], b"", failure)

@@ -56,6 +56,7 @@ class Durability:
         self._written: dict[Task, int] = {}
         self._submits: dict[int, dict[int, list[Task]]] = defaultdict(dict)
         self._settled: set[Task] = set()
+        self._again: set[Task] = set()
         self._kept: dict[str, tuple[float, list[Task]]] = {}
 
     def began(self) -> None:
@@ -89,7 +90,8 @@ class Durability:
         for taken in [taken for taken in submits if taken <= number]:
             for task in submits.pop(taken):
                 written = self._written.get(task, 0)
-                require(written <= confirmed, "J1: accepted before it is written", task, written, confirmed)
+                late = written > confirmed and task not in self._again
+                require(not late, "J1: accepted before it is written", task, written, confirmed)
 
     def heard(self, plans: Iterable[Plan]) -> None:
         """A client hears that these are accepted."""
@@ -102,7 +104,7 @@ class Durability:
 
     def lost_power(self, before: Mapping[bytes, bytes], disk: MemoryDisk) -> None:
         """The disk has lost what was not synced: nobody promises the tasks of that."""
-        lost = before.keys() - disk.entries.keys()
+        lost = [key for key, data in before.items() if disk.entries.get(key) != data]  # numbers come again
         self.excused.update(task for key in lost for task in _written_under(key, before[key]))
 
     def reloaded(self, hub: HubMachine, entries: Mapping[str, Entry]) -> set[Task]:
@@ -117,6 +119,7 @@ class Durability:
                 self._settled.update(
                     (chunk.client, seq) for run in runs for seq in run.seqs if seq in entry.seqs
                 )
+        self._settled -= self._again
         here = state.ledger.tasks.keys() | hub.submissions.set_aside.tasks.keys()
         forgotten = {task for until, tasks in self._kept.values() if until <= state.wall for task in tasks}
         for client, seq in sorted(self.accepted - self.ended - self.excused - forgotten):
@@ -126,6 +129,11 @@ class Durability:
             known = task in here or waits or state.result_cache.of_task(task, state.now)
             require(bool(known), "J2: accepted, and the next hub does not know it", (client, seq))
         return {task for task in self.ended if task[0] << SEQ_BITS | task[1] in here}
+
+    def reopened(self, tasks: set[Task]) -> None:
+        """These run again, since others need their results."""
+        self._again |= tasks
+        self._settled -= tasks
 
     def pushed(self, run: LaneRun) -> None:
         """J3: a hub sends these to a pool."""

@@ -54,6 +54,7 @@ EXPECTED = (
     ("place given", "slot"),
     ("place refused", "slot"),
     ("clock set", "hub"),
+    ("runs again for its result", "task"),
 )
 """Every fault (or rare event) with the role or link that it meets; a campaign must show each often enough."""
 

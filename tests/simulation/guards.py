@@ -39,6 +39,7 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Value
 from tests.simulation import pool_host
+from tests.simulation.client_host import Table
 
 Patch = pytest.MonkeyPatch
 
@@ -433,6 +434,11 @@ def value_kept(patch: Patch) -> None:
     patch.setattr(Dependencies, "_let_go", let_go)
 
 
+def calls_kept(patch: Patch) -> None:
+    """A client does not bring the calls of those that it was told of without a result."""
+    patch.setattr(Table, "calls_of", lambda self, seqs: ([], []))
+
+
 def failure_passed_on(patch: Patch) -> None:
     """A task starts although one that it depends on has failed."""
     decide = Dependencies._decide
@@ -573,6 +579,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     pool_losses,
     upstream_counted_once,
     value_kept,
+    calls_kept,
     failure_passed_on,
     awaiting_woken,
     first_fulfilment,

@@ -264,8 +264,9 @@ class HubHost(Host[HubMachine]):
                 return
             if isinstance(message, m.Submit) and message.epoch == self.epoch:
                 self.setting.audit.received(message.runs)
-                self.setting.audit.submitted(client, message.runs, self.setting.timetable.now)
             self.tell(ev.FromClient(client, message))
+            if isinstance(message, m.Submit):
+                self.setting.audit.taken_in(self.machine, client, message.runs, self.setting.timetable.now)
 
     def from_pool(self, pool: str, data: object) -> None:
         """A message off the collector."""

@@ -45,6 +45,7 @@ OWN |= {
     ("drain", "pool"),
     ("scale-in", "pool"),
     ("own task", "pool"),
+    ("runs again for its result", "task"),
 }
 
 

@@ -95,6 +95,11 @@ class Plan:
         return result_of(self.payload)
 
     @property
+    def may_be_needed(self) -> bool:
+        """Whether its result can be had when others need it."""
+        return not (self.kind.spec.ignore_result and self.kind.spec.acks == "early")
+
+    @property
     def is_promise(self) -> bool:
         """True if no function stands behind it."""
         return self.kind.spec.kind == PROMISE
@@ -240,6 +245,18 @@ KINDS = (
     _kind("rated", limits=(RATE,), seconds=(0.0, 0.02), max_retries=1, backoff=0.05, weight=5),
     _kind("throttled", limits=(RATE, GPU), acts=(OK, (Act.SHAKY, 2)), seconds=(0.0, 0.05), weight=4),
     _kind("parted", limits=(GPU, USER), queue="a", acts=(OK, (Act.FLAKY, 2)), seconds=(0.0, 0.1), weight=4),
+    _kind("silent", ignore_result=True, seconds=(0.0, 0.02), slow=0.02, weight=14),
+    _kind(
+        "silent-flaky",
+        ignore_result=True,
+        acts=(OK, (Act.FLAKY, 2), (Act.FAILS, 1), (Act.SHAKY, 2)),
+        queue="a",
+        seconds=(0.0, 0.1),
+        max_retries=1,
+        backoff=0.05,
+        weight=8,
+    ),
+    _kind("silent-once", ignore_result=True, acks="early", seconds=(0.0, 0.02), weight=3),
     _kind("waiting", acts=(OK, (Act.AWAITS, 8)), seconds=(0.0, 0.02), expires=3.0, weight=6),
     _kind("urgent", priority=5, seconds=(0.0, 0.002), weight=6),
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),

@@ -56,7 +56,7 @@ class ClientMachine:
         self.refused = ""
         self._pending = pending
         self._link = 1
-        self._submits = SubmitWindow(pending.values_of)
+        self._submits = SubmitWindow(pending)
         self._refusals = 0
         self._hello_at = self._heard = self._opened = now
         self._beat = 1.0

@@ -66,5 +66,11 @@ class UnresolvedTasks(Protocol):
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         """Returns outcomes of those of these tasks that have ended and that unresolved tasks depend on."""
 
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Returns calls of those of these tasks whose results are ignored, and of such that they need.
+
+        Each comes after those that it depends on; runs say `rerun`.
+        """
+
     def lose_early(self) -> list[Failed]:
         """Takes unresolved at-most-once tasks that were drained before out of the table: each is lost."""

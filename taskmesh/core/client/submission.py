@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import accumulate
 
 from msgspec.structs import replace
 
+from taskmesh.core.client.settings import UnresolvedTasks
 from taskmesh.core.link import SendWindow
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Charged, Failed, Run, Spec, Value
@@ -30,18 +31,18 @@ class SubmitWindow(SendWindow[m.Submit]):
     """Submits of a client that its hub has not acknowledged, and the sizes that the hub takes.
 
     Args:
-        values_of: Returns the outcomes of those of some tasks that have ended.
+        pending: Knows the outcomes of tasks that have ended, or their calls where results are ignored.
 
     Attributes:
         limit: Bytes that may be in flight; infinite if the hub sets no limit.
         max_payload: Bytes of a call that the hub takes, 0 if it takes all that this client makes.
     """
 
-    __slots__ = ("_most_bytes", "_most_tasks", "_values_of", "limit", "max_payload")
+    __slots__ = ("_most_bytes", "_most_tasks", "_pending", "limit", "max_payload")
 
-    def __init__(self, values_of: Callable[[list[int]], list[Value]]) -> None:
+    def __init__(self, pending: UnresolvedTasks) -> None:
         super().__init__()
-        self._values_of = values_of
+        self._pending = pending
         self.limit = math.inf
         self.max_payload = 0
         self._most_tasks = MAX_SUBMIT
@@ -81,7 +82,7 @@ class SubmitWindow(SendWindow[m.Submit]):
         submit = m.Submit(self.next, specs, runs)
         for run in runs:
             if run.needs or run.after:
-                values = self._values_of(sorted(upstream_of(runs)))
+                values = self._values_for(runs, upstream_of(runs))
                 submit.values = [value for value in values if not value.is_kept]  # the hub may have these
                 size += sum(len(value.payload) for value in submit.values)
                 break
@@ -109,15 +110,33 @@ class SubmitWindow(SendWindow[m.Submit]):
     def add_values(self, submit: m.Submit, seqs: list[int]) -> bool:
         """Adds outcomes that the hub lacks to a Submit that is kept; returns False if it has them already.
 
-        One that is not known here either can never come: what depends on it fails.
+        A task whose result is ignored comes again, before those that need it. What is not known here either
+        can never come: what depends on it fails.
         """
-        lacking = set(seqs).difference([value.seq for value in submit.values])
+        known = {value.seq for value in submit.values}
+        lacking = set(seqs) - known - {seq for run in submit.runs if run.rerun for seq in run.seqs}
         if lacking:
-            found = self._values_of(sorted(lacking))
-            unknown = lacking.difference([value.seq for value in found])
-            found += [Value(seq, failed=UNKNOWN) for seq in sorted(unknown)]
-            self.kept[submit.number] = replace(submit, values=[*submit.values, *found])
+            found = self._values_for(submit.runs, lacking)
+            specs, runs = self._pending.calls_of(sorted(lacking.difference([value.seq for value in found])))
+            runs, failed = self.fitting(runs)
+            found += [Value(failure.seq, failed=failure) for failure in failed]
+            again = {seq for run in runs for seq in run.seqs}
+            known |= again | {value.seq for value in found}
+            found += self._values_for(runs, upstream_of(runs) - known)
+            found += [Value(seq, failed=UNKNOWN) for seq in sorted(lacking - known)]
+            self.kept[submit.number] = replace(
+                submit,
+                specs=[*submit.specs, *specs],
+                runs=[*runs, *submit.runs],
+                values=[*submit.values, *found],
+            )
         return bool(lacking)
+
+    def _values_for(self, runs: Iterable[Run], seqs: set[int]) -> list[Value]:
+        """Returns outcomes of those of these tasks that have ended, but for needed results that are gone."""
+        needed = {seq for run in runs for edges in run.needs for seq in edges}
+        found = self._pending.values_of(sorted(seqs))
+        return [value for value in found if value.seq not in needed or not value.is_bare]
 
     # --- what is kept -------------------------------------------------------------------------------------
 

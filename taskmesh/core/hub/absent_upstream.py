@@ -68,8 +68,9 @@ class SetAside:
             return run
         own: set[int] = set()
         left_out: set[int] = set()
+        over = self._ledger.account(chunk.client).finished
         for seq, upstream in edges_of(run):
-            if all(other in own or self._is_known(chunk.client, other) for other in upstream):
+            if seq in over or all(other in own or self._is_known(chunk.client, other) for other in upstream):
                 own.add(seq)
             else:
                 left_out.add(seq)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from taskmesh.core import ids
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.dependencies import is_bare
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
@@ -92,6 +93,8 @@ class Attachments:
         if session is None or session.present or not self._is_visible(client, target):
             return None
         for outcome, _ in session.unacknowledged({ids.seq_of(target)}):
+            if is_bare(outcome):
+                return None
             entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
             if entry is not None and entry.spec.keep > 0:
                 return None  # its time is over

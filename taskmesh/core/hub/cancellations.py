@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from taskmesh.core.hub.account import PORTION
 from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.ledger import PORTION
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from taskmesh.core.hub.account import PORTION, Account
 from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.ledger import PORTION, Account, Ledger
+from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.result_cache import Key, Outcome, would_come_again
 from taskmesh.core.hub.states import Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from taskmesh.core.actions import LogEvent
+from taskmesh.core.hub.dependencies import value_of
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.runs import AWAIT, FIRING, PICKLE, DoneRun, Failed, Held
+from taskmesh.wire.runs import AWAIT, FIRING, PICKLE, DoneRun, Failed, Held, Value
 
 CRASHES = frozenset({"crash", "oom"})
 REFUSALS = frozenset({"function", "signature"})
@@ -75,7 +77,7 @@ class Collector:
                     lane.breaker.close(entry.number)
             entry.measured(len(run.seqs), run.elapsed)
         if not odd:
-            size = self._give(run)
+            size = self._give(bare(run) if entry is not None and entry.ignores_result else run)
             if size and entry is not None:
                 entry.weighed(len(run.seqs), size)
             return
@@ -83,7 +85,9 @@ class Collector:
         left = set(others)
         plain = [index for index in range(len(run.seqs)) if index not in left]
         if plain:
-            self._give(self._part(run, plain))
+            part = self._part(run, plain)
+            entry = entry or self._hub.specs.get(run.spec)
+            self._give(bare(part) if entry is not None and entry.ignores_result else part)
         for index in others:
             self._odd(run, index, session)
 
@@ -101,7 +105,7 @@ class Collector:
             return False
         self.release(record)
         self._ledger.move(record, Cause.SUCCEED)
-        self._hub.dependencies.succeeded(record, run.payloads[index], run.attempt - run.returns)
+        self._succeeded(record, run.payloads[index], run.attempt - run.returns)
         record.spec.measured(1, run.elapsed / len(run.seqs))
         self._ledger.drop(record)
         return True
@@ -127,9 +131,21 @@ class Collector:
             part.codec = record.spec.spec.codec
         self.keep(record, part)
         self._hub.children.ended(record, part)
-        self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
+        self._succeeded(record, part.payloads[0], part.attempt - part.returns)
+        own = bare(part) if record.spec.ignores_result else part
         for waiter in self._ledger.drop(record):
-            self.give(part, waiter)
+            self.give(own if waiter == record.id else part, waiter)
+        if own is not part and session == ANYBODY:  # tasks that come with it may need the result
+            value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
+            self._hub.dependencies.bring(record.id >> SEQ_BITS, [value])
+
+    def _succeeded(self, record: TaskRecord, payload: Any, attempt: int) -> None:
+        """Hand a result on to those that depend on it; the journal has it if the client does not get it."""
+        journal, entry = self._hub.journal, record.spec
+        if entry.ignores_result and journal is not None:
+            client, seq = record.id >> SEQ_BITS, record.id & SEQ_MASK
+            journal.hold(client, Value(seq, payload, entry.spec.name, attempt, entry.spec.codec))
+        self._hub.dependencies.succeeded(record, payload, attempt)
 
     def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> None:
         """Keep how a task has ended for whoever asks later, if its spec says so.
@@ -546,6 +562,11 @@ class Collector:
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
             where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
             extra.history += (f"{where}: {failure.kind} {what}"[:300],)
+
+
+def bare(run: DoneRun) -> DoneRun:
+    """Return successes without their results: who ignores these is told no more."""
+    return msgspec.structs.replace(run, payloads=[b""] * len(run.seqs))
 
 
 def _of_task(outcome: DoneRun | Failed, task: int) -> tuple[list[DoneRun], list[Failed]]:

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from taskmesh.core.hub.account import PORTION, Account
 from taskmesh.core.hub.children import Children
-from taskmesh.core.hub.ledger import PORTION, Account, Ledger
+from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.states import WAITING, Cause, Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import TooLarge
@@ -102,7 +103,7 @@ class Dependencies:
         own = {value.seq for value in values}
         base, tasks = client << SEQ_BITS, self._ledger.tasks
         for run in runs:
-            if run.again:
+            if run.again and not run.rerun:
                 finished = self._ledger.account(client).finished
                 own.update(seq for seq in run.seqs if seq not in finished)
             else:
@@ -112,6 +113,17 @@ class Dependencies:
                 if base | seq not in tasks and base | seq not in self.values:
                     unknown.add(seq)
         return sorted(unknown)
+
+    def reopen(self, client: int, runs: Iterable[Run]) -> None:
+        """Tasks whose ignored results are needed once more are new here, unless the results are held."""
+        base, tasks = client << SEQ_BITS, self._ledger.tasks
+        for run in runs:
+            if run.rerun:
+                account = self._ledger.account(client)
+                ended = {seq for seq in run.seqs if base | seq not in tasks}
+                held = {seq for seq in ended if base | seq in self.values}
+                account.reopen(ended - held)
+                account.finished.add_all(sorted(held))
 
     def bring(self, client: int, values: Iterable[Value]) -> None:
         """Take in outcomes of tasks that are not here; call `drop_unused` once those that need them are.
@@ -367,13 +379,19 @@ class Dependencies:
 
     def _let_go(self, record: TaskRecord, links: Links) -> None:
         """A task that is over needs nothing any more."""
-        base, values = record.id >> SEQ_BITS << SEQ_BITS, self.values
+        base, values, tasks = record.id >> SEQ_BITS << SEQ_BITS, self.values, self._ledger.tasks
         for seq in links.needs:
-            held = values.get(base | seq)
-            if held is not None:  # as `_release` does it
+            task = base | seq
+            held = values.get(task)
+            if held is not None and not (task in tasks and self._waits_for(record, task)):
                 held.holders -= 1
                 if not held.holders:
-                    self._forget(base | seq)
+                    self._forget(task)
+
+    def _waits_for(self, record: TaskRecord, task: int) -> bool:
+        """Return True if one that is over was still to be handed the outcome of this task."""
+        links = self._ledger.tasks[task].links
+        return links is not None and any(other is record for other in links.dependents.get(task, ()))
 
     def _release(self, task: int) -> None:
         """One holder of an outcome is gone."""
@@ -394,6 +412,11 @@ UNKNOWN_TASK = Failed(0, 0, 0, UNKNOWN, text="nothing is known of it here")
 """The end of a task that nobody has submitted, or of which the client should have sent the outcome."""
 SKIP = Failed(0, 0, 0, SKIPPED)
 """The end of every task that is skipped."""
+
+
+def is_bare(outcome: DoneRun | Failed) -> bool:
+    """Return True for a success without its result, as clients are told it of tasks that ignore theirs."""
+    return isinstance(outcome, DoneRun) and not len(outcome.payloads[0])
 
 
 def value_of(seq: int, outcome: DoneRun | Failed, spec: Spec) -> Value:

@@ -281,7 +281,7 @@ class Journal(JournalEntries):
         for run in done:
             entry = specs.get(run.spec)
             for index, seq in enumerate(run.seqs) if book.needed else ():
-                if seq in book.needed:
+                if seq in book.needed and len(run.payloads[index]):
                     value = Value(seq, run.payloads[index], attempt=run.attempt - run.returns)
                     if entry is not None:
                         value.name, value.codec = entry.spec.name, entry.spec.codec
@@ -291,6 +291,12 @@ class Journal(JournalEntries):
             if failure.seq in book.needed:
                 self._keep(client, book, Value(failure.seq, attempt=failure.attempt, failed=failure))
             self.over(client, [failure.seq])
+
+    def hold(self, client: int, value: Value) -> None:
+        """Write down a result that its client is not sent, if tasks depend on it."""
+        book = self._clients.get(client)
+        if book is not None and value.seq in book.needed:
+            self._keep(client, book, value)
 
     def ended(self, client: int, outcome: DoneRun | Failed) -> None:
         """Write down how tasks have ended whose client is away: they need not run again."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taskmesh.core.credit import ServiceTime
+from taskmesh.core.hub.account import PORTION, Account
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
-from taskmesh.core.hub.interval_set import COST, IntervalSet
 from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.states import (
     QUEUED,
@@ -31,10 +31,6 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
 from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, Charged, DoneRun, Run, Spec
 
-SCATTERED = 64 << 20
-"""Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
-PORTION = 5_000
-"""Tasks that are ended or looked for in one step: some 25 ms of work, and others get their turn."""
 PUSHED = (QUEUED, Cause.PUSH)
 
 
@@ -44,9 +40,20 @@ class SpecEntry(ServiceTime):
     Attributes:
         result_size: bytes of a result, measured; 0 for an embedded client's, which are in its hands at once.
         live: its tasks on their way. waiting: of these, the WAITING ones.
+        ignores_result: clients are not sent results; those of a chunk's items its slot leaves out.
     """
 
-    __slots__ = ("live", "number", "priority", "result_size", "route", "size", "spec", "waiting")
+    __slots__ = (
+        "ignores_result",
+        "live",
+        "number",
+        "priority",
+        "result_size",
+        "route",
+        "size",
+        "spec",
+        "waiting",
+    )
 
     def __init__(self, number: int, spec: Spec) -> None:
         super().__init__()
@@ -54,6 +61,7 @@ class SpecEntry(ServiceTime):
         self.spec = spec
         self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits)
         self.priority = spec.priority
+        self.ignores_result = spec.ignore_result and spec.kind != CHUNK
         self.result_size = 0.0
         self.live = self.waiting = 0
         self.size = len(spec.function) + len(spec.retry_filter) + 200
@@ -78,55 +86,6 @@ class SpecEntry(ServiceTime):
         return self.spec.kind == ATTACHMENT
 
 
-class Account:
-    """The ledger's account of one client: count and bytes of its unfinished tasks, and its counters.
-
-    Attributes:
-        accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
-        charged: what it has said that tasks have used up which it has not submitted here yet.
-        finished: counters of tasks that are over, and of such as never come.
-        held: bytes of outcomes that its tasks need; `size` includes them.
-        whole: what it waits for of an earlier hub's time is all here.
-        name: what it calls itself. user: whose key it showed, empty without keys.
-    """
-
-    __slots__ = ("accepted", "charged", "finished", "held", "name", "size", "tasks", "user", "whole")
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.user = ""
-        self.accepted = IntervalSet()
-        self.finished = IntervalSet()
-        self.tasks = 0
-        self.size = 0
-        self.held = 0
-        self.whole = False
-        self.charged: dict[int, Charged] = {}
-
-    def is_over(self, seq: int) -> bool:
-        """Of a task that is not on its way: whether nobody can come for it any more."""
-        return self.whole or seq in self.finished
-
-    def on_their_way(self, low: int, most: int) -> list[int]:
-        """Returns counters of its tasks on their way, from `low` on and rising; at most so many."""
-        return self.accepted.minus(self.finished, low, most) if self.tasks else []
-
-    def is_scattered(self, most: int) -> bool:
-        """Return True if the counters take more than `most` bytes."""
-        return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
-
-    def forget_finished(self) -> None:
-        """Forgets the finished tasks: what the client submits again runs again."""
-        self.accepted = self.accepted.without(self.finished)
-        self.finished = IntervalSet()
-
-    def never(self, seqs: list[int], most: int) -> None:
-        """These never come, or are over: what is left out costs memory, and so does what lies far off."""
-        for at in range(0, len(seqs), PORTION):
-            if not self.is_scattered(most):
-                self.finished.add_all(seqs[at : at + PORTION])
-
-
 class Ledger:
     """All tasks on their way.
 
@@ -139,6 +98,7 @@ class Ledger:
         timers: of tasks that wait, or may expire.
         counts: how often each transition happened, for tests and metrics.
         size: bytes of calls and of outcomes that are kept; held: of these outcomes alone.
+        reruns: how many tasks came again, since their ignored results were needed.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -152,6 +112,7 @@ class Ledger:
         self.counts: dict[tuple[State, Cause], int] = {}
         self.accepted = 0
         self.finished = 0
+        self.reruns = 0
         self.size = 0
         self.held = 0
         self._keys: dict[tuple[str, str], TaskRecord] = {}

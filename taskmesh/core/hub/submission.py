@@ -13,7 +13,7 @@ from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import ANYBODY, Collector
-from taskmesh.core.hub.dependencies import value_of
+from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import Journal, is_durable, is_wanted, without
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
@@ -86,6 +86,7 @@ class Submissions:
         if count and not self._takes(session, submit, count, size):
             self._hub.dependencies.drop_unused()
             return
+        self._hub.dependencies.reopen(session.client, submit.runs)
         self._write_down(session, submit, number)
         left = [self._without_kept(session.client, run, now) for run in submit.runs]
         submit.runs = [run for run in left if run.seqs]
@@ -126,6 +127,8 @@ class Submissions:
             record = self._ledger.tasks.get(client << SEQ_BITS | value.seq)
             if record is None or (record.extra is not None and record.extra.is_shared):
                 continue
+            if value.is_bare:
+                continue  # others may need the result
             if value.failed is not None:
                 failure = replace(value.failed, client=client, seq=value.seq)
                 if record.state is not State.QUEUED:
@@ -171,7 +174,7 @@ class Submissions:
                 continue
             self._ledger.answered(client, seq)
             self._collector.give(outcome, client << SEQ_BITS | seq)
-            if journal.needed(client, seq):
+            if journal.needed(client, seq) and not is_bare(outcome):
                 entry = self._hub.specs.get(done.spec) if done is not None else None
                 spec = entry.spec if entry is not None else NO_SPEC
                 self._hub.dependencies.bring(client, [value_of(seq, outcome, spec)])
@@ -273,7 +276,7 @@ class Submissions:
                 seqs = self._missing_values(session, submit.runs, submit.values)
                 if seqs:
                     self._hub.dependencies.drop_unused()
-                    if session.unacknowledged(set(seqs)):
+                    if not all(is_bare(outcome) for outcome, _ in session.unacknowledged(set(seqs))):
                         return m.Busy(submit.number, RETRY_BUSY)
                     return m.NeedValues(submit.number, seqs)
                 break
@@ -289,10 +292,13 @@ class Submissions:
         if not seqs:
             return []
         found = session.unacknowledged(set(seqs))
+        needed = {seq for run in runs for edges in run.needs for seq in edges}
         for outcome, seq in found:
             number = outcome.spec if isinstance(outcome, DoneRun) else 0
             if isinstance(outcome, DoneRun) and not number:
                 continue  # of a promise: its client has to sign the value once more
+            if is_bare(outcome) and seq in needed:
+                continue
             entry = self._hub.specs.get(number)
             spec = entry.spec if entry is not None else NO_SPEC
             dependencies.bring(session.client, [value_of(seq, outcome, spec)])
@@ -419,6 +425,10 @@ class Submissions:
             self._attachments.came(client, run.seqs)
         if run.parent is not None:
             self._hub.children.add_all(_id_of(run.parent), records, is_child=run.is_child)
+        if run.rerun:
+            self._ledger.reruns += len(records)
+            for record in records:
+                record.numbered(run.rerun, run.rerun)
         if run.tried:
             charged = Charged([], begun=run.tried, failed=run.tried, errors=run.tried)
             for record in records:
@@ -578,10 +588,10 @@ def _id_of(parent: tuple[int, int]) -> int:
 
 
 def _weight(submit: m.Submit) -> tuple[int, int]:
-    """Returns the number of its tasks and the bytes of their payloads."""
+    """Returns the number of its tasks that are new and the bytes of their payloads."""
     count = size = 0
     for run in submit.runs:
-        count += len(run.seqs)
+        count += 0 if run.rerun else len(run.seqs)
         size += sum(map(len, run.payloads))
     for value in submit.values:
         size += len(value.payload)

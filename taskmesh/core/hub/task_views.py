@@ -12,9 +12,9 @@ from itertools import chain, islice
 from typing import Any
 
 from taskmesh.core import ids
+from taskmesh.core.hub.account import PORTION
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import LaneState
-from taskmesh.core.hub.ledger import PORTION
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.core.hub.ticks import text_of_tick

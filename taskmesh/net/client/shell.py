@@ -46,6 +46,10 @@ class OutcomeSink(Protocol):
         """Return the outcomes of those of these tasks that have ended and that pending tasks depend on."""
         ...
 
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Rebuild those of these tasks whose results are ignored, and such that they need, to run again."""
+        ...
+
     def accepted(self, seqs: Sequence[int]) -> None:
         """Take note that these tasks are in the hub's ledger. Repeats are harmless."""
         ...
@@ -102,6 +106,10 @@ class SinkTable:
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         """Returns the outcomes of those of these tasks that have ended and that pending tasks depend on."""
         return self._sink.values_of(seqs)
+
+    def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Returns calls of those of these tasks whose results are ignored, and of such that they need."""
+        return self._sink.calls_of(seqs)
 
     def lose_early(self) -> list[Failed]:
         """Give up unresolved at-most-once tasks: their hub is gone, so nobody knows if they ran."""

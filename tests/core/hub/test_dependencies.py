@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.hub.ledger import PORTION
+from taskmesh.core.hub.account import PORTION
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, Failed, Held, Run, Value
 from tests.core.rig import EPOCH, HubRig, number_of, spec
