@@ -324,7 +324,7 @@ class Mesh(Submitter):
         encoded = self._functions.encoded(fn)
         check_options(encoded.options, name)
         part = encoded.part_of(args, kwargs)
-        payload = dumps_call(args, kwargs, where=encoded.call.spec.name, memfd=self._memfd)
+        payload = dumps_call(args, kwargs, where=encoded.call.spec.name, memfd=self._table.memfd)
         check_size(payload, self._limit, f"the call of {encoded.call.spec.name}", args, kwargs)
         declaration = Declaration(
             name, timing, firing_spec(encoded.call.spec), payload, time.time(), stays=True, part=part

@@ -22,6 +22,7 @@ class NoTasks:
     """The pending table of a session that submits nothing."""
 
     queued = False
+    memfd = False
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Return nothing."""

@@ -122,6 +122,7 @@ class Client:
         self.waits_at_exit = False
         self._is_open_to_others = bool(config.mesh.address or config.mesh.bind)
         self.wired = self._is_open_to_others or config.mesh.hub == "process"
+        self.table.memfd = not self.wired
         self.max_payload = config.pool.max_payload if self.wired else 0
         self.result_codec = SAFE if config.client.result_codec == "safe" else PICKLE
         self.new_group = itertools.count(1).__next__
@@ -311,7 +312,7 @@ class Client:
         """
         name = run.spec.name
         with Collection(self.table, arrived if run.when else value_of) as needs:
-            payload = dumps_call(args, kwargs, where=name, memfd=not self.wired)
+            payload = dumps_call(args, kwargs, where=name, memfd=self.table.memfd)
         check_size(payload, self.max_payload, f"the call of {name}", args, kwargs)
         if not (needs or run.after or run.when):
             return payload, None

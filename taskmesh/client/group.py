@@ -57,7 +57,6 @@ class TaskGroup:
         self._owner = mesh
         self._table = client.table
         self._pickles = codec == PICKLE
-        self._memfd = not client.wired
         self._limit = client.max_payload
         self.number = spec_number(spec)
         self._run = OpenRun(client.table, self.number, spec, client.new_group())
@@ -74,9 +73,9 @@ class TaskGroup:
         """
         payload: Payload
         if self._pickles:
-            payload = dumps_call((argument,), {}, where=self.name, memfd=self._memfd)
+            payload = dumps_call((argument,), {}, where=self.name, memfd=self._table.memfd)
         else:
-            payload = dumps_encoded(argument, what=f"the argument of {self.name}", memfd=self._memfd)
+            payload = dumps_encoded(argument, what=f"the argument of {self.name}", memfd=self._table.memfd)
         check_size(payload, self._limit, f"the call of {self.name}")
         self.sent += len(payload)
         run = self._run

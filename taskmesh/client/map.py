@@ -347,7 +347,7 @@ class MapJob:
                 self._arrivals.append(chunk)
 
     def _put(self, items: Sequence[Any], run: OpenRun) -> TaskFuture[Any]:
-        memfd = not self._client.wired
+        memfd = self._client.table.memfd
         starred = self.source.starred
         label = self.label
         first: tuple[Any, ...] = items[0] if starred else (items[0],)

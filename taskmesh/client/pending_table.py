@@ -77,6 +77,7 @@ class PendingTable:
         failed_with_port: tasks that were open when the port could not go on, for the reason of `refusal`.
         decoding: results that a thread is rebuilding, see TaskFuture.
         waiter_pool: for the threads that wait.
+        memfd: whether large payloads go into memory files at once, since the port can pass these on.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class PendingTable:
         self.failed_with_port = 0
         self.decoding: dict[int, list[Any]] = {}
         self.waiter_pool = WaiterPool()
+        self.memfd = False
         self._port: SubmitPort | None = None
         self._limits = limits
         self._open_port = open_port

@@ -65,7 +65,7 @@ def fulfilment(
     if error is None:
         what = f"the value of the promise {key!r}"
         safe = client.result_codec == SAFE
-        payload = dumps_plain(value) if safe else dumps(value, what=what, memfd=not client.wired)
+        payload = dumps_plain(value) if safe else dumps(value, what=what, memfd=client.table.memfd)
         check_size(payload, client.max_payload, what)
         return m.Fulfil(0, _checked(key), payload, keep)
     if not isinstance(error, BaseException):
@@ -83,7 +83,7 @@ def kept_value(client: Client, value: object) -> TaskFuture[Any]:
         TooLarge: it is above `max_payload`.
     """
     what = "the value for put()"
-    payload = dumps(value, what=what, memfd=not client.wired)
+    payload = dumps(value, what=what, memfd=client.table.memfd)
     check_size(payload, client.max_payload, what)
     return client.table.keep(OpenRun(client.table, spec_number(KEPT_VALUE), KEPT_VALUE), payload)
 

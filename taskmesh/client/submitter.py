@@ -59,7 +59,7 @@ class Submitter:
         self._ready = self._functions.ready
         self._put = client.table.put
         self._on_map: Callable[[MapJob], object] | None = None  # for subclasses
-        self._memfd = not client.wired
+        self._table = client.table
 
     @overload
     def submit(
@@ -88,7 +88,7 @@ class Submitter:
             if run.after or run.when:
                 return self._put(run, *self._client.collect(run, args, kwargs))
         try:
-            payload = dumps_call(args, kwargs, where=run.spec.name, memfd=self._memfd)
+            payload = dumps_call(args, kwargs, where=run.spec.name, memfd=self._table.memfd)
         except FutureFound:
             return self._put(run, *self._client.collect(run, args, kwargs))
         if self._limit:

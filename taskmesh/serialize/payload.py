@@ -373,12 +373,15 @@ def _seal(data: bytes, buffers: list[memoryview], memfd: bool) -> Payload:
     if not buffers and len(data) <= SMALL:
         return data
     flags = []
+    parts: list[Buffer] = [data]
     for view in buffers:
         if type(view.obj) is bytes and len(view.obj) == view.nbytes:
             flags.append(BYTES)
+            parts.append(view.obj)  # nobody changes it: on the heap it need not be copied
         else:
             flags.append(READONLY if view.readonly else PRIVATE)
-    return Blob.pack([data, *buffers], flags, memfd=memfd)
+            parts.append(view)
+    return Blob.pack(parts, flags, memfd=memfd)
 
 
 def _size(value: object) -> int:

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from taskmesh import task
 from tests.harness.journal import note, words
@@ -107,3 +107,28 @@ def fail_until(gate: str) -> int:
     if not Path(gate).exists():
         raise Refusal("no gate")
     return 1
+
+
+def held_sum(data: Any, journal: str, word: str, gate: str) -> int:
+    """Adds an array up after `hold`, and writes into what it got."""
+    hold(journal, word, gate)
+    total = int(data.sum())
+    data[:] = 0
+    return total
+
+
+def sum_at_third(data: Any, journal: str) -> int:
+    """Adds an array up when it is tried for the third time; writes into what it got each time."""
+    note(journal, "tried")
+    total = int(data.sum())
+    data[:] = 0
+    if len(words(journal)) < 3:
+        raise Refusal(f"{total}")
+    return total
+
+
+def filled(size: int, value: int) -> Any:
+    """An array."""
+    import numpy
+
+    return numpy.full(size, value, numpy.uint8)

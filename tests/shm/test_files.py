@@ -26,8 +26,8 @@ def spares():
 
 
 def refuse_data(fd, data, offset):
-    """os.pwrite, but for what is more than a mark."""
-    if len(data) > 1:
+    """os.pwrite, but for what is more than the marks."""
+    if len(data) > files.HEADER:
         raise OSError(errno.ENOSPC, "no space left on device")
     return _pwrite(fd, data, offset)
 

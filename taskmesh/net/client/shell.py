@@ -27,7 +27,13 @@ CLOSED = "this mesh was closed before the hub answered; open a new one"
 
 
 class OutcomeSink(Protocol):
-    """The client's pending table, from which a port takes tasks, and to which it brings outcomes."""
+    """The client's pending table, from which a port takes tasks, and to which it brings outcomes.
+
+    Attributes:
+        memfd: whether large payloads go into memory files at once, since the port can pass these on.
+    """
+
+    memfd: bool
 
     @property
     def queued(self) -> bool:

@@ -17,6 +17,7 @@ from taskmesh.core.events import Shortage
 from taskmesh.errors import ConfigError
 from taskmesh.net.hub.listeners import Listeners
 from taskmesh.net.socket_profiles import BACKLOG
+from taskmesh.shm.blob import keep_open
 from taskmesh.sockets.context import MAX_SOCKETS
 from taskmesh.system.process import raise_file_limit
 
@@ -71,7 +72,7 @@ def socket_limit(pools: int) -> int:
 
 
 class FileLimit:
-    """A part of the hub's loop that shuts the listeners before the files run out.
+    """A part of the hub's loop that shuts the listeners before the files run out, and bounds payloads' files.
 
     Lanes go on listening: only pools that have been let in dial them.
 
@@ -103,6 +104,7 @@ class FileLimit:
         """Count the open files; shut or open the listeners."""
         opened = min(_open_files(), self._files)
         left = self._files - opened
+        keep_open(max(0, left - 2 * self._spare))
         if not self._listeners.are_shut and left < self._spare:
             self._listeners.shut()
             self._free_reserve()  # for connections that wait to be accepted
@@ -140,6 +142,7 @@ class FileLimit:
     def close(self) -> None:
         """Free the reserve."""
         self._free_reserve()
+        keep_open(self._files)
         self.deadline = math.inf
 
 

@@ -1,0 +1,152 @@
+"""Large payloads between programs of one machine: in memory files, which everybody on their way opens."""
+
+import os
+import resource
+from contextlib import suppress
+from pathlib import Path
+
+import numpy
+import pytest
+
+from taskmesh import Mesh, Retry, task
+from tests.harness.journal import words
+from tests.harness.program import command
+from tests.harness.waiting import wait_until
+from tests.net import workload
+
+SIZES = [1 << 20, 20 << 20]
+"""Below and above what is mapped where it is read."""
+MEMFD = "/memfd:taskmesh (deleted)"
+PROBE = 64
+
+
+def payload_files(pid):
+    """The inodes of a process's memory files, but for probes."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if os.readlink(link) == MEMFD and (status := link.stat()).st_size > PROBE:
+                found.add(status.st_ino)
+    return found
+
+
+def only_hub_and_worker(programs, bind="tcp://127.0.0.1:0", **env):
+    hub, address = programs.hub(bind, **env)
+    return hub, programs.worker(address, slots=2, **env), address
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["tcp", "ipc"])
+def test_what_a_task_gets_and_returns_is_in_one_file_for_all(programs, tmp_path, scheme, size):
+    bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"ipc://{tmp_path}/hub"
+    hub, worker, address = only_hub_and_worker(programs, bind)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        data = numpy.ones(size, numpy.uint8)
+        future = mesh.submit(workload.held_sum, data, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+
+        shared = payload_files(os.getpid()) & payload_files(hub.pid) & payload_files(worker.pid)
+        assert len(shared) == 1
+        gate.touch()
+        assert future.result(20) == size
+
+        result = mesh.submit(workload.filled, size, 7).result(20)
+        result[:10] = 0  # it is the caller's own
+        assert int(result.sum()) == 7 * (size - 10)
+        del result
+        wait_until(lambda: not payload_files(hub.pid))
+
+
+def test_a_sender_may_change_its_array_at_once(mesh):
+    data = numpy.ones(SIZES[0], numpy.uint8)
+    futures = [mesh.submit(workload.echo, data)]
+    data[:] = 2
+    futures.append(mesh.submit(workload.echo, data))
+    data[:] = 3
+
+    assert [int(future.result(20)[-1]) for future in futures] == [1, 2]
+
+
+def test_files_are_used_again_and_no_payload_shows_another(mesh):
+    for size in SIZES:
+        for turn in range(8):
+            sent = numpy.full(size, turn, numpy.uint8)
+            assert bytes(mesh.submit(workload.echo, sent).result(20)) == bytes(sent)
+        content = [bytes([turn]) * size for turn in range(4)]
+        assert list(mesh.map(workload.echo, content)) == content
+
+    assert len(payload_files(os.getpid())) <= 16
+
+
+def test_more_payloads_than_a_process_may_have_open_arrive(mesh):
+    sent = [bytes([turn % 251]) * (150 << 10) for turn in range(600)]
+    futures = [mesh.submit(workload.echo, each) for each in sent]
+
+    assert [future.result(30) for future in futures] == sent
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("size", SIZES)
+def test_a_killed_pool_leaves_the_argument_to_the_next(programs, tmp_path, size):
+    hub, doomed, address = only_hub_and_worker(programs)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        data = numpy.ones(size, numpy.uint8)
+        future = mesh.submit(workload.held_sum, data, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+        doomed.kill()
+        programs.worker(address)
+        gate.touch()
+
+        assert future.result(30) == size
+    wait_until(lambda: not payload_files(hub.pid))
+
+
+def test_a_task_that_is_tried_again_gets_what_it_got_at_first(mesh, tmp_path):
+    data = numpy.ones(SIZES[0], numpy.uint8)
+    journal = tmp_path / "journal"
+    summed = task(workload.sum_at_third).with_options(retries=Retry(max=2, backoff=0.01))
+    others = [mesh.submit(workload.echo, numpy.full(SIZES[0], 9, numpy.uint8)) for _ in range(4)]
+
+    assert summed.submit(data, str(journal)).result(20) == SIZES[0]
+    assert all(int(other.result(20)[0]) == 9 for other in others)
+
+
+@pytest.mark.fault
+def test_the_next_hub_gets_what_its_predecessor_had(programs, tmp_path):
+    hub, _, address = only_hub_and_worker(programs)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        data = numpy.ones(SIZES[0], numpy.uint8)
+        held = [mesh.submit(workload.held_sum, data, str(journal), f"{n}", str(gate)) for n in range(4)]
+        wait_until(lambda: len(words(journal)) == 2)
+        hub.kill()
+        programs.hub(address)
+        gate.touch()
+
+        assert [future.result(40) for future in held] == [SIZES[0]] * 4
+        assert len(mesh.submit(workload.filled, SIZES[0], 1).result(20)) == SIZES[0]
+
+
+def test_payloads_leave_a_hub_the_descriptors_that_it_needs(programs):
+    few = (300, 300)
+    line = command("hub", "--bind", "tcp://127.0.0.1:0", "--json")[1:]
+    hub = programs.launch("hub", line, prepare=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few))
+    address = hub.ready()["gateway"]
+    programs.worker(address, slots=2)
+    with Mesh(address) as mesh:
+        sent = [bytes([turn % 251]) * (150 << 10) for turn in range(400)]
+        futures = [mesh.submit(workload.echo, each) for each in sent]
+
+        assert [future.result(30) for future in futures] == sent
+    assert "files.short" not in hub.text() + hub.errors
+
+
+def test_with_keys_nobody_opens_files_of_others(keyed):
+    with Mesh(keyed.address, keys=keyed.client) as mesh:
+        data = numpy.ones(SIZES[0], numpy.uint8)
+
+        assert int(mesh.submit(workload.echo, data).result(20).sum()) == SIZES[0]
+        assert payload_files(keyed.hub.pid) == set()
+        assert payload_files(os.getpid()) == set()
