@@ -10,7 +10,7 @@ all are busy, `tidy` drops them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import cast
 
@@ -322,6 +322,11 @@ class Backlog:
         self._places = 0
         self.routes: dict[Route, dict[int, AnyLineup]] = {}
         self._of_queue: dict[str, list[Route]] = {}
+
+    @property
+    def queues(self) -> Collection[str]:
+        """The queues of `routes`."""
+        return self._of_queue.keys()
 
     def lineups(self, queues: Iterable[str] | None = None) -> list[AnyLineup]:
         """Those in which something may wait, all or those of some queues: as their turns come."""

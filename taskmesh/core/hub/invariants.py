@@ -214,6 +214,9 @@ def _check_limited(hub: HubState, backlog: Backlog) -> None:
 
 
 def _check_lanes(hub: HubState) -> None:
+    serving = {(queue, session) for queue, lanes in hub.serving.items() for session in lanes}
+    served = {(queue, lane.session) for lane in hub.lanes.values() for queue in lane.queues}
+    require(serving == served, "lanes are not known by their queues", serving ^ served)
     for lane in hub.lanes.values():
         held = lane.held()
         require(

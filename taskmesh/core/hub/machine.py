@@ -149,7 +149,7 @@ class HubMachine:
         if state.acks_due:
             first = min(first, next(iter(state.acks_due.values())))
         if len(state.lanes) > 1 and state.ledger.tasks:
-            recall = self.ventilator.recall_deadline(now)
+            recall = self.ventilator.recall_deadline()
             if recall is not None:
                 first = min(first, recall)
         return first

@@ -164,7 +164,7 @@ class PoolSessions:
             self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
         self._sessions += 1
         lane = Lane(self._sessions, hello, now, user)
-        self._hub.lanes[lane.session] = lane
+        self._hub.open_lane(lane)
         self._of_user[user] += 1
         self._by_pool[hello.pool] = lane.session
         if odd and lane.warning != odd:
@@ -467,7 +467,7 @@ class PoolSessions:
                 self._collector.lost(record)
             else:
                 self._collector.not_started(record)
-        del self._hub.lanes[lane.session]
+        self._hub.end_lane(lane)
         self._of_user[lane.user] -= 1
         if not self._of_user[lane.user]:
             del self._of_user[lane.user]

@@ -74,7 +74,7 @@ class HubState:
         dependencies: the edges between them.
         specs: those that the hub knows, by number.
         clients: sessions of clients, by client.
-        lanes: sessions of pools, by session.
+        lanes: sessions of pools, by session; serving: by queue those that serve it.
         unclaimed: tasks of an earlier hub that no client of this one has asked for.
         recovery: the wait for the pools of the hub before.
         result_cache: outcomes that are kept for whoever asks by a key or an id.
@@ -102,6 +102,7 @@ class HubState:
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
+        self.serving: dict[str, dict[int, Lane]] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
         self.result_cache = ResultCache(config.kept_bytes, self.journal)
@@ -119,6 +120,21 @@ class HubState:
     def wall(self) -> float:
         """The time on the wall, in seconds since the epoch."""
         return self.now + (self.clock_offset or 0.0)
+
+    def open_lane(self, lane: Lane) -> None:
+        """Enters the lane of a new session, the highest one yet."""
+        self.lanes[lane.session] = lane
+        for queue in lane.queues:
+            self.serving.setdefault(queue, {})[lane.session] = lane
+
+    def end_lane(self, lane: Lane) -> None:
+        """Forgets a lane."""
+        del self.lanes[lane.session]
+        for queue in lane.queues:
+            others = self.serving[queue]
+            del others[lane.session]
+            if not others:
+                del self.serving[queue]
 
     def send(self, client: int, message: ToClient) -> None:
         """Sends a message to a client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from taskmesh.core.actions import PushTasks
 from taskmesh.core.credit import MOST_AHEAD
@@ -27,6 +27,9 @@ RECALL_AFTER = 0.005
 RECALL_AGAIN = 0.020
 """Then again, later and later while it has nothing to report: what came back may be its own to run."""
 MAX_RECALLS = 6
+FEW_QUEUES = 8
+"""Queues of which the lanes are looked up one by one; with more of them every lane is looked at."""
+NO_LANES: Mapping[int, Lane] = {}
 ALONE = 10.0
 """Seconds that a lane is kept for a suspect until it is empty, and then for the suspect until it ends."""
 
@@ -74,6 +77,7 @@ class Ventilator:
         self._hub = hub
         self._ledger = hub.ledger
         self._last = 0
+        self._stuck_lanes: list[Lane] = []
 
     def dispatch(self, now: float) -> list[PushTasks]:
         """Pushes what can be pushed; one message per lane and round."""
@@ -82,13 +86,26 @@ class Ventilator:
             for lineup in self._ledger.suspects.lineups():
                 self._dispatch_alone(lineup, now, pushes)
         kept: set[int] = set()
-        lanes = [lane for lane in self._hub.lanes.values() if not lane.full and self._is_open(lane, now)]
+        able = self._serving(self._ledger.backlog.queues)
+        lanes = [lane for lane in able if not lane.full and self._is_open(lane, now)]
         for lineup in self._in_turn(lanes):
             if isinstance(lineup, Lineup):
                 self._dispatch_lineup(lineup, lanes, now, pushes, kept)
             else:
                 self._dispatch_limited(lineup, lanes, now, pushes, kept)
         return pushes
+
+    def _serving(self, queues: Collection[str]) -> Iterable[Lane]:
+        """Lanes by session, all that serve one of some queues: there may be a thousand others."""
+        serving = self._hub.serving
+        if len(queues) == 1:
+            return serving.get(next(iter(queues)), NO_LANES).values()
+        if len(queues) > FEW_QUEUES:
+            return self._hub.lanes.values()
+        found: dict[int, Lane] = {}
+        for queue in queues:
+            found.update(serving.get(queue, NO_LANES))
+        return [found[session] for session in sorted(found)]
 
     def _in_turn(self, lanes: list[Lane]) -> list[AnyLineup]:
         """Lineups by their priority, equal ones in turn: a busy queue starves no other.
@@ -309,7 +326,7 @@ class Ventilator:
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
         last, first = self._last, None
-        for lane in self._hub.lanes.values():
+        for lane in self._hub.serving.get(route[0], NO_LANES).values():
             comes = lane.session > last
             if (comes or first is None) and lane.serves(route) and self._is_open(lane, now):
                 if comes:
@@ -360,7 +377,9 @@ class Ventilator:
     def recalls(self, now: float) -> list[tuple[Lane, int]]:
         """Lanes that should give unstarted tasks back, and how many, because another lane has idle slots."""
         found = []
-        for lane, idle in self._stuck(now):
+        stuck = list(self._stuck(now))
+        self._stuck_lanes = [lane for lane, _ in stuck]
+        for lane, idle in stuck:
             due = max(lane.progress + RECALL_AFTER, lane.recall_after)
             if due <= now:
                 self._recalled(lane, now)
@@ -386,25 +405,30 @@ class Ventilator:
         lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
         lane.recalls += 1
 
-    def recall_deadline(self, now: float) -> float | None:
-        """Return the time at which `recalls` should be asked again."""
+    def recall_deadline(self) -> float | None:
+        """Return the time at which `recalls`, which has just been asked, should be asked again."""
         return min(
-            (max(lane.progress + RECALL_AFTER, lane.recall_after) for lane, _ in self._stuck(now)),
+            (max(lane.progress + RECALL_AFTER, lane.recall_after) for lane in self._stuck_lanes),
             default=None,
         )
 
     def _stuck(self, now: float) -> Iterator[tuple[Lane, int]]:
         if len(self._hub.lanes) < 2:
             return
+        specs = self._hub.specs
+        crowded = [
+            lane
+            for lane in self._hub.lanes.values()
+            if lane.outstanding > lane.slots and lane.state is not LaneState.OPENING
+        ]
+        queues = {specs[number].route[0] for lane in crowded for number in lane.counts}
         idle = [
-            lane for lane in self._hub.lanes.values() if lane.state is READY and lane.outstanding < lane.slots
+            lane for lane in self._serving(queues) if lane.state is READY and lane.outstanding < lane.slots
         ]
         if not idle:
             return
         free: dict[frozenset[int], int] = {}  # most lanes hold tasks of the same specs
-        for lane in self._hub.lanes.values():
-            if lane.outstanding <= lane.slots or lane.state is LaneState.OPENING:
-                continue
+        for lane in crowded:
             held = frozenset(lane.counts)
             if held not in free:
                 free[held] = sum(

@@ -26,8 +26,8 @@ def calls(monkeypatch) -> Counter[str]:
 
         monkeypatch.setattr(Lane, name, call)
 
-    count("load")
-    count("serves")
+    for name in ("load", "serves", "is_silent", "may_take"):
+        count(name)
     return counted
 
 
@@ -57,6 +57,22 @@ def test_a_task_that_ends_has_no_full_lane_weighed(rig, calls):
     assert calls["load"] < 50, "some for each; all others' for each were 1,000"
     assert calls["serves"] < 50
     assert {session: len(keys) for session, keys in rig.held.items()} == held, "each has another"
+
+
+def test_a_task_has_no_pool_of_another_queue_looked_at(calls):
+    rig = HubRig()
+    rig.client()
+    for number in range(POOLS):
+        rig.join(f"p{number}", slots=1, queues=["other"])
+    session = rig.join("own", slots=1)
+    rig.submit(1, 1)
+    rig.report(session, done=(rig.held[session][0],), elapsed=0.005)
+    rig.submit(1, 20)
+    calls.clear()
+    rig.report(session, done=(rig.held[session][0],), elapsed=0.005)
+
+    assert 0 < len(rig.held[session]) < 20
+    assert 0 < sum(calls.values()) < 20, "some for each step; all others' were 100 for each"
 
 
 def test_a_lane_that_was_full_gets_more_when_its_pool_has_more_slots(rig):
