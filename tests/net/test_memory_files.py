@@ -58,6 +58,21 @@ def test_what_a_task_gets_and_returns_is_in_one_file_for_all(programs, tmp_path,
         wait_until(lambda: not payload_files(hub.pid))
 
 
+@pytest.mark.parametrize("hub", ["thread", "process"])
+def test_a_mesh_that_listens_shares_its_files_with_pools(programs, tmp_path, hub):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(bind="tcp://127.0.0.1:0", workers=0, hub=hub) as mesh:
+        worker = programs.worker(mesh.address, slots=2)
+        data = numpy.ones(SIZES[0], numpy.uint8)
+        future = mesh.submit(workload.held_sum, data, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+
+        assert len(payload_files(os.getpid()) & payload_files(worker.pid)) == 1
+        gate.touch()
+        assert future.result(20) == SIZES[0]
+        assert int(mesh.submit(workload.filled, SIZES[0], 7).result(20)[-1]) == 7
+
+
 def test_a_sender_may_change_its_array_at_once(mesh):
     data = numpy.ones(SIZES[0], numpy.uint8)
     futures = [mesh.submit(workload.echo, data)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import zmq
@@ -15,48 +14,17 @@ from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.net.client.sockets import GatewayLink
+from taskmesh.net.client.spare_files import SpareFiles
 from taskmesh.net.client.watchdog import HubWatchdog
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.security.keys import CLIENT, HUB, KeyFolder, credentials_of
 from taskmesh.security.payload_signing import ClientSigner
-from taskmesh.shm import files
 from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
 from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
-
-LOOK = 1.0
-"""Seconds between two looks at files that may be idle."""
-
-
-class _SpareFiles:
-    """Keeps files while they can be passed on; a timer of the client's loop closes those that are idle."""
-
-    def __init__(self) -> None:
-        self._look_at = 0.0
-        self._keeps = False
-
-    def keep(self, wanted: bool) -> None:
-        """Keep files from now on, or no more; where a slot or an embedded mesh keeps them, it goes on."""
-        if wanted and not files.are_kept():
-            self._keeps = True
-            files.keep_spares(files.SPARE_BYTES)
-        elif not wanted and self._keeps:
-            self._keeps = False
-            files.keep_spares(0)
-
-    @property
-    def deadline(self) -> float:
-        """The time of the next look."""
-        return self._look_at if files.any_idle() else math.inf
-
-    def turn(self, now: float) -> None:
-        """Close what is idle."""
-        if now >= self._look_at:
-            self._look_at = now + LOOK
-            files.close_idle(now)
 
 
 class RemotePort(SubmitPort):
@@ -87,7 +55,7 @@ class RemotePort(SubmitPort):
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
         self._addresses = list(addresses or config.mesh.address)
         self._link: GatewayLink | None = None
-        self._files = _SpareFiles()
+        self._files = SpareFiles()
         self._lease = config.hub.lease
         self._patience = config.client.hub_timeout
 
