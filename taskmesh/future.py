@@ -117,7 +117,7 @@ class OpenRun:
         self.table = table
         self.number = number
         self.spec = spec
-        self.ignores_result = spec.ignore_result and spec.kind != CHUNK
+        self.ignores_result = (spec.ignore_result or bool(spec.sink)) and spec.kind != CHUNK
         self.is_call = spec.kind != CHUNK and spec.codec == PICKLE and not self.ignores_result
         self.group = group
         self.key = key

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from html import escape
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
 from taskmesh.client.attachment import attached, checked_id
 from taskmesh.client.batch import Batch
@@ -30,6 +30,9 @@ from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import LONGEST_NAME
 from taskmesh.wire.schedules import Declaration
+
+if TYPE_CHECKING:
+    from taskmesh.client.sink import Sink
 
 T = TypeVar("T")
 
@@ -200,6 +203,29 @@ class Mesh(Submitter):
         """
         port = self._client.open()
         return port.fulfil(fulfilment(self._client, key, value, error), timeout)
+
+    def sink(
+        self, name: str, *, credit: int | str = "64MiB", ack: Literal["auto", "manual"] = "auto"
+    ) -> Sink:
+        """Return a consumer of a sink: an iterator over the outcomes of tasks with `sink=name`.
+
+        Use it in a `with` block. Any number of programs, on any hosts, may take from one sink; each outcome
+        goes to one of them, and to another one if it is not acknowledged.
+
+        Args:
+            name: the sink's name.
+            credit: bytes of outcomes that may be here unacknowledged, such as "64MiB"; 1 for one at a time.
+            ack: "auto": an outcome is acknowledged when the loop asks for the next one; "manual": by
+                `sink.ack(outcome)`.
+
+        Raises:
+            ConfigError: the name or the credit cannot be used.
+        """
+        from taskmesh.client.sink import Sink
+
+        if not isinstance(name, str) or not is_name(name) or not name:
+            raise ConfigError(f"a sink's name is text of 1 to {LONGEST_NAME} characters, not {name!r:.200}")
+        return Sink(self._client, name, credit, ack)
 
     def put(self, value: T) -> TaskFuture[T]:
         """Put a value into the mesh, for many tasks to use: pass the future that this returns to them.

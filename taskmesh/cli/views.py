@@ -124,6 +124,7 @@ def summary(found: dict[str, Any]) -> str:
         lines.append(
             f"unclaimed: {unclaimed} tasks that pools hold for clients that are not back with this hub"
         )
+    lines += [sink_line(sink) for sink in found.get("sinks", ())]
     lines += [journal_line(found["journal"])] if found.get("journal") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [
@@ -139,6 +140,15 @@ def summary(found: dict[str, Any]) -> str:
     ]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
+
+
+def sink_line(sink: dict[str, Any]) -> str:
+    """Return how a sink is, for people."""
+    full = "; it is full: tasks whose outcomes go there wait" if sink["full"] else ""
+    return (
+        f"sink {sink['sink']}: {sink['waiting']} outcomes wait, {sink['consumers']} consumers have "
+        f"{sink['unacknowledged']} unacknowledged ({sink['bytes']:,} bytes in all){full}"
+    )
 
 
 def journal_line(journal: dict[str, Any]) -> str:

@@ -327,6 +327,11 @@ class Client:
                 "where results are signed (mesh.secret), the future of a task with key= cannot be an "
                 "argument: pass its result(), or wait for it with after="
             )
+        if any(future._run.spec.sink for future in needs.values()):
+            raise ConfigError(
+                "the result of a task with sink= goes to its consumers, and cannot be an argument: leave "
+                "sink= out, or wait for it with after="
+            )
         if any(future._run.ignores_result and future._run.spec.acks == "early" for future in needs.values()):
             raise ConfigError(
                 'the result of a task with ignore_result=True and acks="early" may be gone when it is '

@@ -320,6 +320,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         durable=options.durable,
         detach=options.detach,
         ignore_result=options.ignore_result,
+        sink=options.sink,
     )
 
 

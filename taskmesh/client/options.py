@@ -59,6 +59,7 @@ class OptionValues(TypedDict, total=False):
     detach: bool
     keep: float | None
     ignore_result: bool
+    sink: str
 
 
 class MapOptions(TypedDict, total=False):
@@ -145,6 +146,7 @@ class TaskOptions:
         keep: seconds after its end for which its outcome can be had by its id, and by its key; None for 0, of
             a detached task for a day.
         ignore_result: its result is not sent to its client, only to tasks that depend on it.
+        sink: the sink that its outcome goes to, in place of its client; empty for none.
     """
 
     name: Name = ""
@@ -168,13 +170,14 @@ class TaskOptions:
     detach: Annotated[bool, Meta(description="True or False")] = False
     keep: float | None = None
     ignore_result: Annotated[bool, Meta(description="True or False")] = False
+    sink: Name = ""
 
     @property
     def kept_for(self) -> float:
         """Seconds for which the outcome is kept after the end."""
         if self.keep is not None:
             return self.keep
-        return DETACHED_KEEP if self.detach and not self.ignore_result else 0.0
+        return DETACHED_KEEP if self.detach and not (self.ignore_result or self.sink) else 0.0
 
     @property
     def by(self) -> Callable[..., str] | None:
@@ -218,10 +221,10 @@ class TaskOptions:
             raise ConfigError(
                 'resume=True gives a task further attempts, and acks="early" forbids them: choose one'
             )
-        if changed.ignore_result and (changed.keep or changed.key is not None):
+        if (changed.ignore_result or changed.sink) and (changed.keep or changed.key is not None):
             raise ConfigError(
-                "ignore_result=True has nobody fetch the result, and keep= and key= hold it for those who "
-                "ask for it later: choose one"
+                "ignore_result=True and sink= leave nobody to fetch the result, and keep= and key= hold it "
+                "for those who ask for it later: choose one"
             )
         return changed
 
@@ -234,7 +237,7 @@ class TaskOptions:
         A slot keeps the soft limit for each item of a chunk; a map tries items that have failed again alone.
         """
         alone = self.hard_timeout or self.key is not None or self.limit or self.resume
-        return not (alone or self.durable or self.detach or self.keep)
+        return not (alone or self.durable or self.detach or self.keep or self.sink)
 
 
 _SETTINGS: Final = settings_of(TaskOptions)

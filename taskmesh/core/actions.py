@@ -227,9 +227,9 @@ class Accept(msgspec.Struct):
 
 
 class Tell(msgspec.Struct):
-    """Pass a notice, an answer or a refusal on to the application."""
+    """Pass a notice, an answer, a refusal or outcomes of a sink on to the application."""
 
-    message: m.Notice | m.Answer | m.ClientRefused
+    message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold
 
 
 ClientAction = Send | Reconnect | Resolve | Accept | Tell

@@ -270,6 +270,27 @@ class FromHubToClient(msgspec.Struct):
     message: m.ToClient
 
 
+class SinkOpened(msgspec.Struct):
+    """The application takes outcomes from a sink, of so many bytes unacknowledged at most."""
+
+    name: str
+    credit: int
+
+
+class SinkAcked(msgspec.Struct):
+    """The application is done with outcomes of a sink."""
+
+    name: str
+    generation: int
+    numbers: list[int]
+
+
+class SinkClosed(msgspec.Struct):
+    """The application takes no more from a sink."""
+
+    name: str
+
+
 class LinkCut(msgspec.Struct):
     """The link to the gateway was closed and is made again: what was on it may be lost."""
 
@@ -278,4 +299,4 @@ class LinkLost(msgspec.Struct):
     """The link to the gateway is closed, or the hub was silent for too long."""
 
 
-RareClientEvent = Requested | LinkCut | LinkLost | Tick
+RareClientEvent = Requested | SinkOpened | SinkAcked | SinkClosed | LinkCut | LinkLost | Tick

@@ -89,6 +89,7 @@ def hub_families(machine: HubMachine) -> list[Family]:
             machine.state.result_cache.evicted
         ),
         Family("taskmesh_dead_letters", "gauge", "Dead letters.").add(len(machine.state.letters.letters)),
+        *_sink_families(machine),
         *_journal_families(machine.views.journal),
     ]
 
@@ -113,6 +114,17 @@ def _pool_families(machine: HubMachine) -> list[Family]:
     for state, count in counts.items():
         states.add(count, state=state.value)
     return [states, outstanding]
+
+
+def _sink_families(machine: HubMachine) -> list[Family]:
+    waiting = Family("taskmesh_sink_outcomes", "gauge", "Outcomes in a sink that are not acknowledged.")
+    size = Family("taskmesh_sink_bytes", "gauge", "Bytes of these outcomes.")
+    consumers = Family("taskmesh_sink_consumers", "gauge", "Clients that take from a sink.")
+    for sink in machine.state.sinks.view():
+        waiting.add(sink["waiting"] + sink["unacknowledged"], sink=sink["sink"])
+        size.add(sink["bytes"], sink=sink["sink"])
+        consumers.add(sink["consumers"], sink=sink["sink"])
+    return [waiting, size, consumers]
 
 
 def _journal_families(journal: Mapping[str, Any]) -> list[Family]:

@@ -17,9 +17,9 @@ from taskmesh.wire.runs import TOKEN
 SESSION = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye})
 TASKS = frozenset({m.Submit, m.CancelTasks, m.ResultAck})
 RIGHTS: dict[str, frozenset[type]] = {
-    CLIENT: SESSION | TASKS | {m.Query, m.Fulfil, m.PutSchedule, m.DropSchedule},
+    CLIENT: SESSION | TASKS | {m.SinkReport, m.Query, m.Fulfil, m.PutSchedule, m.DropSchedule},
     OPERATOR: SESSION | {m.Query, m.Command},
-    WORKER: SESSION | TASKS,
+    WORKER: SESSION | TASKS | {m.SinkReport},
 }
 """Messages of each role at the gateway. The collector admits no other key than a worker's.
 

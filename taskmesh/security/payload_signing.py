@@ -55,6 +55,12 @@ def _of_task(kind: bytes, client: int, seq: int) -> bytes:
     return kind + struct.pack(">QQ", client, seq)
 
 
+def _singly(run: DoneRun) -> list[DoneRun]:
+    """Return a run for each of its tasks."""
+    pairs = zip(run.seqs, run.payloads, strict=True)
+    return [msgspec.structs.replace(run, seqs=[seq], payloads=[payload]) for seq, payload in pairs]
+
+
 def _signed_failure(signer: Signer, context: bytes, failure: Failed) -> Failed:
     """Return a failure whose pickled exception, if it has one, is signed."""
     if not failure.pickled:
@@ -137,6 +143,25 @@ class PayloadSigner:
             failed += bad
         kept = [run for run in done if run.seqs]
         return m.Deliver(message.epoch, message.number, kept, failed, message.accepted, message.charged)
+
+    def sink_deliver(self, message: m.SinkDeliver) -> m.SinkDeliver:
+        """Verify the outcomes of a sink, each of which keeps its number."""
+        if self._signer is None:
+            return message
+        copy = msgspec.structs.replace(message, done=[], names=[], firsts=[])
+        copy.failed = [self._verified_failure(failure) for failure in message.failed]
+        copy.failed_names, copy.failed_firsts = message.failed_names[:], message.failed_firsts[:]
+        for run, name, first in zip(message.done, message.names, message.firsts, strict=True):
+            good, bad = self._verified_run(run)
+            numbers = {seq: first + place for place, seq in enumerate(run.seqs)}
+            runs = [(good, first)] if not bad else [(each, numbers[each.seqs[0]]) for each in _singly(good)]
+            copy.done += [each for each, _ in runs]
+            copy.names += [name] * len(runs)
+            copy.firsts += [number for _, number in runs]
+            copy.failed += bad
+            copy.failed_names += [name] * len(bad)
+            copy.failed_firsts += [numbers[failure.seq] for failure in bad]
+        return copy
 
     def _verified_run(self, run: DoneRun) -> tuple[DoneRun, list[Failed]]:
         seqs: list[int] = []
@@ -339,4 +364,6 @@ class ClientSigner:
 
     def verified(self, message: m.ToClient) -> m.ToClient:
         """Return a message of the hub with its outcomes verified: what is not valid has become an error."""
+        if isinstance(message, m.SinkDeliver):
+            return self._signer.sink_deliver(message)
         return self._signer.deliver(message) if isinstance(message, m.Deliver) else message

@@ -169,6 +169,28 @@ class DropSchedule(msgspec.Struct, tag=11):
     name: Name
 
 
+class SinkReport(msgspec.Struct, tag=12):
+    """A client takes outcomes from a sink.
+
+    Attributes:
+        sink: the sink's name.
+        generation: rises whenever the client begins anew, over a new link for example.
+        number: counts its reports of a generation; 0 of one that says only that it lives.
+        received: every delivery up to this number has arrived.
+        credit: bytes of outcomes that it holds unacknowledged at most.
+        acked: outcomes that are done with, by number: from the first to before the second.
+        closed: it takes no more.
+    """
+
+    sink: Name
+    generation: Counter
+    number: Counter
+    received: Counter
+    credit: Counter
+    acked: list[tuple[Counter, Counter]] = []
+    closed: bool = False
+
+
 # --- hub -> client ----------------------------------------------------------------------------------------
 
 
@@ -265,6 +287,46 @@ class ClientRefused(msgspec.Struct, tag=27):
     """The session is not open (any more): say hello (reason empty), or give up for this reason."""
 
     reason: str = ""
+
+
+class SinkDeliver(msgspec.Struct, tag=29):
+    """Outcomes for a consumer of a sink; each has a number, by which it is acknowledged.
+
+    Attributes:
+        sink: the sink's name.
+        generation: of the consumer.
+        number: counts its deliveries.
+        done: successes.
+        names: of their task functions, one for each run.
+        firsts: the number of the first task of each run.
+        failed: bad ends.
+        failed_names: of their task functions.
+        failed_firsts: their numbers.
+        reports: every report up to this number has arrived.
+    """
+
+    sink: Name
+    generation: Counter
+    number: Counter
+    done: list[DoneRun] = []
+    names: list[Name] = []
+    firsts: list[Counter] = []
+    failed: list[Failed] = []
+    failed_names: list[Name] = []
+    failed_firsts: list[Counter] = []
+    reports: Counter = 0
+
+
+class SinkTold(msgspec.Struct, tag=30):
+    """The answer to a SinkReport: every report up to `reports` has arrived.
+
+    If the consumer is not `known` any more it begins anew.
+    """
+
+    sink: Name
+    generation: Counter
+    reports: Counter
+    known: bool = True
 
 
 # --- pool -> hub (collector) ------------------------------------------------------------------------------
@@ -495,7 +557,20 @@ ClientMessage = (
     | Fulfil
     | PutSchedule
     | DropSchedule
+    | SinkReport
 )
-ToClient = ClientWelcome | Accepted | Busy | NeedSpec | NeedValues | Deliver | Notice | Answer | ClientRefused
+ToClient = (
+    ClientWelcome
+    | Accepted
+    | Busy
+    | NeedSpec
+    | NeedValues
+    | Deliver
+    | Notice
+    | Answer
+    | ClientRefused
+    | SinkDeliver
+    | SinkTold
+)
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone | Declared
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster

@@ -127,6 +127,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         durable: its tasks are in the hub's journal; None: if the hub has one.
         detach: its tasks do not end with their client.
         ignore_result: their clients are told that they have succeeded, and are not sent their results.
+        sink: where outcomes go, in place of the client.
     """
 
     function: bytes
@@ -154,6 +155,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     durable: bool | None = None
     detach: bool = False
     ignore_result: bool = False
+    sink: Name = ""
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""

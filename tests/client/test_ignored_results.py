@@ -150,7 +150,7 @@ class TestDependents:
 class TestOptions:
     @pytest.mark.parametrize("options", [{"keep": 10}, {"key": "k"}, {"key": str, "detach": True}])
     def test_nobody_can_ask_for_a_result_that_is_ignored(self, options: dict[str, object]):
-        with pytest.raises(ConfigError, match="ignore_result=True has nobody fetch the result"):
+        with pytest.raises(ConfigError, match="leave nobody to fetch the result"):
             task(ignore_result=True, **options)
 
     def test_a_detached_task_keeps_nothing(self):

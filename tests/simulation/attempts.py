@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from taskmesh.core.hub.collector import POOLS_DIED
+from taskmesh.core.hub.failures import POOLS_DIED
 from taskmesh.core.state_machine import require
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Progress

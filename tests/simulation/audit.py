@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from taskmesh.core.credit import LONG, MOST_AHEAD, ONE_AHEAD
 from taskmesh.core.hub.backlog import Route
-from taskmesh.core.hub.collector import POOLS_DIED
 from taskmesh.core.hub.dependencies import UNKNOWN_TASK
+from taskmesh.core.hub.failures import POOLS_DIED
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taskmesh.core.hub.collector import REFUSALS
+from taskmesh.core.hub.failures import REFUSALS
 from taskmesh.core.ids import SEQ_MASK, client_of, parse, seq_of, task_id, text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.wire.runs import (

@@ -16,6 +16,7 @@ from taskmesh.core.actions import Accept, ClientAction, Reconnect, Resolve, Send
 from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.requests import PendingRequests, Request
 from taskmesh.core.client.settings import ClientSettings, UnresolvedTasks
+from taskmesh.core.client.sinks import OpenSinks
 from taskmesh.core.client.submission import SubmitWindow, portions
 from taskmesh.core.link import DOUBLINGS, SLOWEST, ReceiveWindow, size_of_outcomes
 from taskmesh.wire import messages as m
@@ -72,6 +73,7 @@ class ClientMachine:
         self._unstarted: set[int] = set()
         self._charges = Charges()
         self._declared: dict[str, m.PutSchedule] = {}
+        self._sinks = OpenSinks()
 
     def handle(self, event: object, now: float) -> list[ClientAction]:
         """Takes in one event; returns what is to be done, in order."""
@@ -104,6 +106,12 @@ class ClientMachine:
                 self._again(now, out)
             case ev.Tick():
                 self._look_at = now
+            case ev.SinkOpened(name=name, credit=credit):
+                out += self._sinks.open(name, credit, now, linked=self.open)
+            case ev.SinkAcked(name=name, generation=generation, numbers=numbers):
+                out += self._sinks.acknowledge(name, generation, numbers, now, linked=self.open)
+            case ev.SinkClosed(name=name):
+                out += self._sinks.close(name, now, linked=self.open)
             case _:
                 assert_never(event)
 
@@ -114,7 +122,7 @@ class ClientMachine:
             return math.inf
         if not self.open:
             return self._hello_at
-        first = min(self._beat_at, self._lost_at, self._deliveries.due)
+        first = min(self._beat_at, self._lost_at, self._deliveries.due, self._sinks.deadline)
         if self._busy_until or self._submits.kept:
             first = min(first, self._busy_until or self._submits.deadline(self.config.resend))
         return first
@@ -142,12 +150,10 @@ class ClientMachine:
                 self._on_need(message, now, out)
             case m.ClientRefused():
                 self._on_refused(message, now, out)
-            case m.Notice(progress=progress):
-                if self.config.credit:
-                    self._charges.running(progress)
-                out.append(Tell(message))
-            case m.Answer(number=number):
-                self._requests.answered(number)
+            case m.SinkDeliver() | m.SinkTold():
+                out += self._sinks.on_message(message, now) if self.open else ()
+            case m.Notice() | m.Answer():
+                self._on_word(message)
                 out.append(Tell(message))
             case _:
                 assert_never(message)
@@ -160,6 +166,13 @@ class ClientMachine:
         self._on_accepted(answer.number, now, out)
         if answer.rest > 0 and self._rests_if_told and not self._submits.kept:
             self._beat_at = self._rests_until = now + answer.rest
+
+    def _on_word(self, message: m.Notice | m.Answer) -> None:
+        """Takes note of what the application is told."""
+        if isinstance(message, m.Answer):
+            self._requests.answered(message.number)
+        elif self.config.credit:
+            self._charges.running(message.progress)
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
         """Waits, since the hub is full, longer with each refusal, or since it has dropped something."""
@@ -238,6 +251,7 @@ class ClientMachine:
         else:
             self._start_over(former, welcome, now, out)
         out += [Send(put) for put in self._declared.values()]
+        out += self._sinks.welcomed(now)
         self._requests.again(now, out)
 
     @staticmethod
@@ -426,6 +440,8 @@ class ClientMachine:
             self._beat_at = now + self._beat
             self._rests_if_told = True
             out.append(Send(m.ClientBeat(self.epoch)))
+        if now >= self._sinks.deadline:
+            out += self._sinks.on_time(now)
 
     def _stir(self, now: float) -> None:
         """Rests no more, or not if it is told to in answer to its last beat: there is something to do."""

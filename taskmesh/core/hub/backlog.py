@@ -19,7 +19,7 @@ from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.runs import LimitRule
 
-Route = tuple[str, frozenset[str], tuple[LimitRule, ...]]
+Route = tuple[str, frozenset[str], tuple[LimitRule, ...], str]
 Group = tuple[int, int]
 
 QUANTUM = 64

@@ -165,6 +165,7 @@ class Clients:
         """
         if self._hub.clients.pop(session.client, None) is None:
             return
+        self._hub.sinks.leave(session.client)
         self._hub.acks_due.pop(session.client, None)
         self._hub.unwritten.pop(session.client, None)
         if self._hub.journal is not None:
@@ -228,6 +229,7 @@ class Clients:
         session = self._hub.clients.get(client)
         if session is not None:
             session.present = session.linked = False
+            self._hub.sinks.leave(client)
             if not session.credit:
                 self.on_bye(session, cancel=True)
             elif session.unsplit:

@@ -8,34 +8,36 @@ for another.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from taskmesh.core.actions import LogEvent
 from taskmesh.core.hub.dependencies import value_of
+from taskmesh.core.hub.failures import (
+    CRASHES,
+    POOLS_DIED,
+    REFUSALS,
+    RETRIED,
+    TOLD_TEXT,
+    RecentFailures,
+    in_words,
+    jitter_of,
+    shown,
+)
+from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.core.link import size_of
 from taskmesh.wire.runs import AWAIT, FIRING, PICKLE, DoneRun, Failed, Held, Value
 
-CRASHES = frozenset({"crash", "oom"})
-REFUSALS = frozenset({"function", "signature"})
-RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
 MAX_HISTORY = 20
-POOLS_DIED = (
-    "pools died while they had it, and as a rule nothing else: it may take more memory than a pool has, "
-    "and the kernel then kills the whole pool. Give workers more memory, or raise hub.pool_loss_limit"
-)
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
 BREATH = 0.01
 """Seconds before a task runs again that waits for what has ended already: it may ask so for ever."""
-RECENT = 1_000
-"""Bad ends that are kept for whoever asks why a task failed."""
-TOLD_TEXT, TOLD_TRACE = 500, 4_000
-"""Characters of a failure's text and traceback that are shown."""
 GIVEN_UP = 200_000
 """Attempts of sessions that are over whose late success still counts."""
 
@@ -46,7 +48,7 @@ class Collector:
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
         strays: successes of attempts that their sender was never given.
-        ended: the latest bad ends by task id, as people see them; RECENT of them.
+        recent: the latest bad ends.
     """
 
     def __init__(self, hub: HubState) -> None:
@@ -55,7 +57,7 @@ class Collector:
         self.duplicates = 0
         self.stale = 0
         self.strays = 0
-        self.ended: OrderedDict[int, dict[str, object]] = OrderedDict()
+        self.recent = RecentFailures()
         self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
         self._given_up_count = 0
 
@@ -77,7 +79,7 @@ class Collector:
                     lane.breaker.close(entry.number)
             entry.measured(len(run.seqs), run.elapsed)
         if not odd:
-            size = self._give(bare(run) if entry is not None and entry.ignores_result else run)
+            size = self._pass_on(run, entry)
             if size and entry is not None:
                 entry.weighed(len(run.seqs), size)
             return
@@ -85,9 +87,7 @@ class Collector:
         left = set(others)
         plain = [index for index in range(len(run.seqs)) if index not in left]
         if plain:
-            part = self._part(run, plain)
-            entry = entry or self._hub.specs.get(run.spec)
-            self._give(bare(part) if entry is not None and entry.ignores_result else part)
+            self._pass_on(self._part(run, plain), entry or self._hub.specs.get(run.spec))
         for index in others:
             self._odd(run, index, session)
 
@@ -132,10 +132,12 @@ class Collector:
         self.keep(record, part)
         self._hub.children.ended(record, part)
         self._succeeded(record, part.payloads[0], part.attempt - part.returns)
-        own = bare(part) if record.spec.ignores_result else part
         for waiter in self._ledger.drop(record):
-            self.give(own if waiter == record.id else part, waiter)
-        if own is not part and session == ANYBODY:  # tasks that come with it may need the result
+            if waiter == record.id:
+                self._pass_on(_of_task(part, waiter)[0][0], record.spec)
+            else:
+                self.give(part, waiter)
+        if record.spec.ignores_result and session == ANYBODY:  # tasks that come with it may need the result
             value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
             self._hub.dependencies.bring(record.id >> SEQ_BITS, [value])
 
@@ -146,6 +148,34 @@ class Collector:
             client, seq = record.id >> SEQ_BITS, record.id & SEQ_MASK
             journal.hold(client, Value(seq, payload, entry.spec.name, attempt, entry.spec.codec))
         self._hub.dependencies.succeeded(record, payload, attempt)
+
+    def _pass_on(self, run: DoneRun, entry: SpecEntry | None) -> int:
+        """Pass successes on to their client, or to the sink of their tasks; return their bytes."""
+        if entry is None or not (entry.spec.sink or entry.ignores_result):
+            return self._give(run)
+        if entry.ignores_result:
+            return self._give(bare(run))
+        spec = entry.spec
+        if spec.codec != PICKLE:
+            run = msgspec.structs.replace(run, codec=spec.codec)
+        self._hub.sinks.put(spec.sink, spec.name, run)
+        return size_of(run)
+
+    def acknowledged(self, outcome: DoneRun | Failed) -> None:
+        """A consumer of a sink has acknowledged outcomes: their tasks' clients hear that they have ended."""
+        if isinstance(outcome, DoneRun):
+            self._give(outcome)
+        else:
+            self.give(outcome, outcome.client << SEQ_BITS | outcome.seq)
+
+    def _tell_ends(self, record: TaskRecord, failure: Failed, waiting: Iterable[int]) -> None:
+        """Tell all who wait for a task that it has ended badly: in place of its own client, its sink."""
+        spec = record.spec.spec
+        for waiter in waiting:
+            if spec.sink and waiter == record.id and failure.kind != "cancelled":
+                self._hub.sinks.put(spec.sink, spec.name, _of_task(failure, waiter)[1][0])
+            else:
+                self.give(failure, waiter)
 
     def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> None:
         """Keep how a task has ended for whoever asks later, if its spec says so.
@@ -477,10 +507,9 @@ class Collector:
         self._hub.children.ended(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
-        for waiter in waiting:
-            self.give(told, waiter)
+        self._tell_ends(record, told, waiting)
         if told.kind != "cancelled":
-            self._remember(record, told, waiting)
+            self.recent.remember(record, told, waiting)
 
     def fulfilled(self, record: TaskRecord, run: DoneRun) -> None:
         """Ends a promise with its value: a run of one task, whose client and number do not matter."""
@@ -504,26 +533,9 @@ class Collector:
             failure = msgspec.structs.replace(failure, kind="cancelled")
         self.keep(record, failure)
         waiting = self._ledger.drop(record)
-        for waiter in waiting:
-            self.give(failure, waiter)
+        self._tell_ends(record, failure, waiting)
         if cause is not Cause.SKIP:
-            self._remember(record, failure, waiting)
-
-    def _remember(self, record: TaskRecord, told: Failed, waiting: list[int]) -> None:
-        """Keeps a bad end for whoever asks why."""
-        what = f"{told.type_name}: {told.text}" if told.type_name else told.text
-        end: dict[str, object] = {
-            "name": record.spec.spec.name,
-            "state": record.state.name,
-            "queue": record.spec.route[0],
-            "attempt": told.attempt,
-            "worker": told.worker,
-            "history": told.history,
-            "why": f"attempt {told.attempt} on {told.worker or '?'}: {told.kind} {what}"[:TOLD_TEXT],
-        }
-        self.ended.update(dict.fromkeys(waiting, end))
-        while len(self.ended) > RECENT:
-            self.ended.popitem(last=False)
+            self.recent.remember(record, failure, waiting)
 
     def _is_letter(self, record: TaskRecord) -> bool:
         """Return True if nobody waits for a task: it is detached, or a firing, or its client is away.
@@ -547,21 +559,20 @@ class Collector:
     def _note(self, record: TaskRecord, failure: Failed) -> None:
         if failure.kind != "cancelled":
             name, attempt = record.spec.spec.name, record.attempt - record.returns
-            fields = {"task_id": text_of(record.id), "name": name, **_told(failure, attempt)}
+            fields = {"task_id": text_of(record.id), "name": name, **shown(failure, attempt)}
             self._hub.out.append(LogEvent("task.failed", fields))
             if record.spec.spec.kind == FIRING:  # nobody waits for it: kept for those who ask later
-                what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
                 tick, key = {"task_id": text_of(record.id), "attempt": attempt}, record.more().key
                 self._hub.log(
-                    "schedule.failed", {"firing": key[1] if key else "", **tick, "text": what[:TOLD_TEXT]}
+                    "schedule.failed",
+                    {"firing": key[1] if key else "", **tick, "text": in_words(failure)[:TOLD_TEXT]},
                 )
             if self._is_letter(record):
                 self._hub.letters.attempt_failed(record, failure, self._hub.wall)
         extra = record.more()
         if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
-            what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
             where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
-            extra.history += (f"{where}: {failure.kind} {what}"[:300],)
+            extra.history += (f"{where}: {failure.kind} {in_words(failure)}"[:300],)
 
 
 def bare(run: DoneRun) -> DoneRun:
@@ -575,23 +586,3 @@ def _of_task(outcome: DoneRun | Failed, task: int) -> tuple[list[DoneRun], list[
     if isinstance(outcome, Failed):
         return [], [msgspec.structs.replace(outcome, client=client, seq=seq)]
     return [msgspec.structs.replace(outcome, client=client, seqs=[seq])], []
-
-
-def _told(failure: Failed, attempt: int) -> dict[str, object]:
-    """A failure as people see it."""
-    return {
-        "attempt": attempt,
-        "worker": failure.worker,
-        "kind": failure.kind,
-        "type": failure.type_name,
-        "text": failure.text[:TOLD_TEXT],
-        "traceback": failure.traceback[-TOLD_TRACE:],
-    }
-
-
-def jitter_of(task: int, times: int) -> float:
-    """A number in [0, 1) that depends on the task and the retry only (splitmix64)."""
-    z = (task ^ (task >> 64) ^ (times * 0x9E3779B97F4A7C15)) & SEQ_MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & SEQ_MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & SEQ_MASK
-    return ((z ^ (z >> 31)) >> 11) / (1 << 53)

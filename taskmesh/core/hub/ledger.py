@@ -59,7 +59,7 @@ class SpecEntry(ServiceTime):
         super().__init__()
         self.number = number
         self.spec = spec
-        self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits)
+        self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits, spec.sink)
         self.priority = spec.priority
         self.ignores_result = spec.ignore_result and spec.kind != CHUNK
         self.result_size = 0.0
@@ -68,7 +68,8 @@ class SpecEntry(ServiceTime):
 
     def weighed(self, count: int, size: int) -> None:
         """Takes in `count` results of `size` bytes together."""
-        self.result_size += 0.3 * (size / count - self.result_size)
+        each = size / count
+        self.result_size += 0.3 * (each - self.result_size) if self.result_size else each
 
     @property
     def is_chunk(self) -> bool:

@@ -9,6 +9,7 @@ from taskmesh.core.actions import HubAction, WriteJournal
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.invariants import check_hub
@@ -169,6 +170,8 @@ class HubMachine:
         self.cancellations.publish()
         if state.acks_due:
             self.submissions.acknowledge_due(now)
+        if state.sinks.news:
+            state.out += state.sinks.deliveries(now)
         if state.news:
             self._deliver(now)  # before what tells pools that they need not keep them any more
         if ledger.limits.counters:
@@ -329,11 +332,10 @@ class HubMachine:
                 self.submissions.on_cancel(client, seqs, unstarted)
             case m.ClientBye(cancel=cancel):
                 self.clients.on_bye(session, cancel=cancel)
-            case m.ClientBeat(epoch=epoch):
-                if epoch in (0, self.config.epoch):
-                    self.clients.on_beat(session, now)
-                else:  # it waits for an earlier hub
-                    self.state.send(client, m.ClientRefused())
+            case m.ClientBeat():
+                self._on_client_beat(session, message, now)
+            case m.SinkReport():
+                self._on_sink_report(client, message, now)
             case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
                 self._on_request(client, message, user, now)
             case _:
@@ -362,6 +364,20 @@ class HubMachine:
             self.state.send(client, answer)
         else:
             self.journal.answer(client, answer)
+
+    def _on_client_beat(self, session: ClientSession, beat: m.ClientBeat, now: float) -> None:
+        """A client lives; it is to say hello if it waits for an earlier hub."""
+        if beat.epoch in (0, self.config.epoch):
+            self.clients.on_beat(session, now)
+        else:
+            self.state.send(session.client, m.ClientRefused())
+
+    def _on_sink_report(self, client: int, report: m.SinkReport, now: float) -> None:
+        """A client takes from a sink: tasks whose outcomes it has acknowledged have ended for theirs."""
+        acked, told = self.state.sinks.report(client, report, now)
+        for outcome in acked:
+            self.collector.acknowledged(outcome)
+        self.state.send(client, told)
 
     def _on_over_rate(self, over: ev.OverRate, now: float) -> None:
         """Messages were dropped: who may have said them waits, and says again what is not acknowledged."""
@@ -392,6 +408,7 @@ class HubMachine:
         self.pools.extend(gap)
         self.state.recovery.extend(gap)
         self.state.unclaimed.extend(gap)
+        self.state.sinks.extend(gap)
         for session in self.state.clients.values():
             session.heard += gap
             session.expected += gap
@@ -409,6 +426,7 @@ class HubMachine:
                 self.clients.on_silence(session, now)
             if now >= session.resend_deadline:
                 self.state.out += session.again(now)
+        self.state.out += self.state.sinks.sweep(now)
         self.clients.forget_absent(now)
         self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))

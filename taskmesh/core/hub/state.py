@@ -17,6 +17,7 @@ from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.roster import Recovery
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.sinks import Sinks
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.ids import house_of
 from taskmesh.wire.journal import HOUSE, JournalHouse
@@ -80,6 +81,7 @@ class HubState:
         result_cache: outcomes that are kept for whoever asks by a key or an id.
         journal: the tasks that are written down; None without a journal.
         letters: tasks that have ended badly while nobody waited for them.
+        sinks: outcomes that go to consumers.
         house: the hub's own client.
         unwritten: clients of whose Submits the journal has not all.
         clock_offset: the time on the wall less the hub's own; None before the shell has told it.
@@ -107,6 +109,7 @@ class HubState:
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
         self.result_cache = ResultCache(config.kept_bytes, self.journal)
         self.letters = DeadLetters(self.dependencies, config.kept_bytes, self.journal)
+        self.sinks = Sinks(config)
         self.house = House(config.epoch, self.journal)
         self.unwritten: dict[int, ClientSession] = {}
         self.clock_offset: float | None = None

@@ -77,7 +77,7 @@ class TaskViews:
         record = self._ledger.tasks.get(task)
         if record is None:
             account = self._ledger.accounts.get(task >> SEQ_BITS)
-            if failure := self._collector.ended.get(task):
+            if failure := self._collector.recent.by_task.get(task):
                 return {"task_id": text, **failure}
             if account is not None and task & SEQ_MASK in account.finished:
                 return {
@@ -207,7 +207,7 @@ class TaskViews:
 
     def _no_slot(self, record: TaskRecord) -> str:
         """Return the reason why no pool has a queued task, in words."""
-        queue, tags, _ = record.spec.route
+        queue, tags, _, sink = record.spec.route
         serving = [lane for lane in self._hub.lanes.values() if lane.serves(record.spec.route)]
         if not serving:
             wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
@@ -216,6 +216,8 @@ class TaskViews:
         if not ready:
             states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
             return f"no pool that serves queue {queue!r} takes work: {states}"
+        if sink in self._hub.sinks.closed:
+            return f"sink {sink!r} is full: nobody takes from it, or not fast enough (Mesh.sink)"
         return f"every pool that serves queue {queue!r} is busy; its turn comes"
 
     def _why_waiting(self, record: TaskRecord, now: float) -> str:

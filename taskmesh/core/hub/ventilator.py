@@ -18,6 +18,10 @@ from taskmesh.wire.runs import LaneRun
 
 MAX_MESSAGE = 4096
 """Most tasks in one lane message."""
+MOST_AT_ONCE = 1 << 30
+"""Tasks that may start where no sink bounds them."""
+UNSEEN = 1 << 20
+"""Bytes that a result is taken for that goes to a sink, until one of its task function has come."""
 CHUNK_TAKEN = 256
 """Tasks taken from the backlog at a time: what does not fit goes back, so little may be in hand."""
 MAX_MESSAGE_BYTES = 4 << 20
@@ -128,10 +132,11 @@ class Ventilator:
                 only would never find one, were another queue's put behind the running ones meanwhile.
         """
         route, before = lineup.route, len(pushes)
+        room = self._room_in_sink(lineup) if route[3] else MOST_AT_ONCE
         lanes = [lane for lane in every if not lane.full and lane.session not in kept and lane.serves(route)]
         turn = self._turn(lanes)
         full: list[int] = []
-        while lanes:
+        while lanes and room > 0:
             head = lineup.head()
             if head is None:
                 break
@@ -149,7 +154,8 @@ class Ventilator:
             share = MAX_MESSAGE
             if len(lanes) > 1:
                 share = max(1, lineup.size // (2 * len(lanes)))
-            load = self._load(lane, lineup, min(share, MAX_MESSAGE), head.spec)
+            load = self._load(lane, lineup, min(share, MAX_MESSAGE, room), head.spec)
+            room -= len(load.records)
             if self._hub.dependencies.values:
                 load.size += self._hub.dependencies.attach(load.runs, load.records, lane.session)
             lane.pushed(load.size)
@@ -174,6 +180,8 @@ class Ventilator:
         """
         before = len(pushes)
         lanes = [lane for lane in every if lane.session not in kept and lane.serves(lineup.route)]
+        if lineup.route[3] and not self._room_in_sink(lineup):
+            lanes.clear()
         idle = [lane for lane in lanes if lane.outstanding < lane.slots]
         turn = self._turn(idle)
         while lanes:
@@ -284,6 +292,8 @@ class Ventilator:
 
         It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
         """
+        if record.spec.route[3]:  # it may be full
+            return None
         lane = self._next_lane(record.spec.route, now)
         if lane is None or lane.outstanding >= lane.slots:
             return None
@@ -322,6 +332,22 @@ class Ventilator:
         """Return True if the pool has refused tasks of a spec and another pool can take them."""
         refuses = lane.breaker.refuses(entry.number, lane.heard)
         return refuses and any(other.may_take(entry) for other in self._hub.lanes.values())
+
+    def _room_in_sink(self, lineup: AnyLineup) -> int:
+        """Return how many tasks of a lineup may start for what its sink still takes."""
+        sinks, sink, head = self._hub.sinks, lineup.route[3], lineup.head()
+        left = sinks.room(sink)
+        each = UNSEEN if head is None else 2 * head.spec.result_size or UNSEEN
+        room = MOST_AT_ONCE
+        if len(self._ledger.tasks) * each > left:
+            specs, lanes = self._hub.specs, self._hub.lanes.values()
+            counts = [count for lane in lanes for count in lane.counts.items()]
+            under_way = sum(count for number, count in counts if specs[number].route[3] == sink)
+            room = max(0, int(left / each) - under_way)
+            if not room and not under_way and sinks.is_empty(sink):
+                room = 1  # larger than a sink may be, and one at a time
+        (sinks.closed.discard if room else sinks.closed.add)(sink)
+        return room
 
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""

@@ -147,6 +147,7 @@ class Views:
             "journal": self.journal,
             "kept": self._hub.result_cache.view(),
             "dead": self._hub.letters.view(),
+            "sinks": self._hub.sinks.view(),
             "over_rate": {
                 user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()
             },

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from taskmesh.core.actions import Reconnect, Send
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.events import Requested
-from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
-from taskmesh.net.client.shell import ClientShell, OutcomeSink
+from taskmesh.core.events import Requested, SinkAcked, SinkClosed, SinkOpened
+from taskmesh.errors import ConfigError, ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
+from taskmesh.net.client.shell import ClientShell, OutcomeSink, SinkIntake
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import MAX_WAIT
 from taskmesh.system.wakeup import Wakeup
@@ -125,6 +125,33 @@ class SubmitPort:
         requests = self._usable().requests
         return bool(requests.ask(lambda number: m.DropSchedule(number, name), self._put, timeout))
 
+    def open_sink(self, name: str, credit: int, intake: SinkIntake) -> None:
+        """Take outcomes from a sink.
+
+        Raises:
+            ConfigError: this client does so already.
+        """
+        shell = self._usable()
+        if shell.intakes.setdefault(name, intake) is not intake:
+            raise ConfigError(f"this mesh takes from sink {name!r} already: threads can share its Sink")
+        shell.events.append(SinkOpened(name, credit))
+        self.wake()
+
+    def sink_acked(self, name: str) -> None:
+        """Have the loop look at what was acknowledged; nothing happens once the port has ended."""
+        self._shell.events.append(SinkAcked(name, 0, []))
+        self.wake()
+
+    def close_sink(self, name: str) -> None:
+        """Take no more from a sink; `SinkIntake.end` is called when the hub knows."""
+        intake = self._shell.intakes.get(name)
+        if self._thread is None or not self._thread.is_alive():
+            if intake is not None:
+                intake.end()
+            return
+        self._shell.events += (SinkAcked(name, 0, []), SinkClosed(name))
+        self.wake()
+
     def close(self, *, cancel: bool, timeout: float) -> None:
         """End the link and everything that the port started; return within `timeout` seconds or so.
 
@@ -165,6 +192,8 @@ class SubmitPort:
         finally:
             self.sleeping = False
             self._shell.requests.end()
+            for intake in list(self._shell.intakes.values()):
+                intake.end()
 
     def _fail(self, error: BaseException) -> None:
         """Pass an error that ends the thread to `start`, or to all futures once the mesh is open."""

@@ -13,7 +13,7 @@ from taskmesh.core import actions as act
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.requests import Request
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.events import Queued, Requested, Tick
+from taskmesh.core.events import Queued, Requested, SinkAcked, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, NotDurable, TaskMeshError
 from taskmesh.net.shell import Shell
 from taskmesh.wire import messages as m
@@ -70,6 +70,22 @@ class OutcomeSink(Protocol):
 
     def broken(self, error: BaseException) -> None:
         """Fail every pending future, and every later submit, with `error`: the port cannot go on."""
+        ...
+
+
+class SinkIntake(Protocol):
+    """A sink that a program takes from: `taskmesh.client.sink.Sink`."""
+
+    def put(self, message: m.SinkDeliver) -> None:
+        """Take a delivery in."""
+        ...
+
+    def take_acked(self) -> tuple[int, list[int]]:
+        """Return the generation and what was acknowledged since the last call."""
+        ...
+
+    def end(self) -> None:
+        """The hub has heard of the end, or the port has ended."""
         ...
 
 
@@ -207,6 +223,7 @@ class ClientShell(Shell[ClientMachine]):
         table: the machine's view of the pending table.
         requests: queries and commands under way.
         opened: set when the hub has welcomed this client, or refuses it.
+        intakes: the sinks that are open here, by name.
     """
 
     def __init__(
@@ -228,6 +245,7 @@ class ClientShell(Shell[ClientMachine]):
         super().__init__(ClientMachine(config, self.table, now), perform)
         self.requests = Requests()
         self.opened = threading.Event()
+        self.intakes: dict[str, SinkIntake] = {}
         self._sink = sink
         self._opened = False
 
@@ -256,6 +274,9 @@ class ClientShell(Shell[ClientMachine]):
         while left:
             event = events.popleft()
             left -= 1
+            if type(event) is SinkAcked:
+                intake = self.intakes.get(event.name)
+                event.generation, event.numbers = (0, []) if intake is None else intake.take_acked()
             if type(event) is Requested and isinstance(event.message, m.CancelTasks):
                 left -= _gather(event.message, events, left)
             for action in handle(event, now):
@@ -264,11 +285,17 @@ class ClientShell(Shell[ClientMachine]):
             self._opened = True
             self.opened.set()
 
-    def _notify(self, message: m.Notice | m.Answer | m.ClientRefused) -> None:
+    def _notify(self, message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold) -> None:
         if isinstance(message, m.Notice):
             self._sink.notice(message.progress)
         elif isinstance(message, m.Answer):
             self.requests.answered(message)
+        elif isinstance(message, m.SinkDeliver):
+            if (intake := self.intakes.get(message.sink)) is not None:
+                intake.put(message)
+        elif isinstance(message, m.SinkTold):
+            if (intake := self.intakes.pop(message.sink, None)) is not None:
+                intake.end()
         else:
             self._sink.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
             self.opened.set()

@@ -7,7 +7,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import Requested
-from taskmesh.core.hub import ledger
+from taskmesh.core.hub import account
 from taskmesh.core.hub.interval_set import COST
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
@@ -39,8 +39,8 @@ def test_what_was_given_up_on_a_link_that_was_lost_is_told_over_the_next():
 
 @pytest.fixture
 def _small_cap(monkeypatch):
-    monkeypatch.setattr(ledger, "SCATTERED", 100_000)
-    monkeypatch.setattr(ledger, "PORTION", 100)
+    monkeypatch.setattr(account, "SCATTERED", 100_000)
+    monkeypatch.setattr(account, "PORTION", 100)
 
 
 @pytest.mark.usefixtures("_small_cap")

@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core.events import FromPool
-from taskmesh.core.hub.collector import jitter_of
+from taskmesh.core.hub.failures import jitter_of
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import CHUNK, DoneRun, Failed
 from tests.core.rig import EPOCH, HubRig, spec

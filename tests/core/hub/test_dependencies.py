@@ -279,7 +279,7 @@ def test_one_that_another_hub_has_started_cannot_start_again_without_its_values(
         rig.after(30.0)
 
     assert rig.state(1, 2) == "finished"
-    assert "dependency" in str(rig.hub.collector.ended[1 << 64 | 2]["why"])
+    assert "dependency" in str(rig.hub.collector.recent.by_task[1 << 64 | 2]["why"])
     assert rig.pushed == []
 
 

@@ -1,0 +1,247 @@
+"""A sink as its consumers see it: outcomes of tasks with `sink=`, shared among all who take from it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from msgspec.structs import replace
+
+from taskmesh.client.client import Client
+from taskmesh.core import ids
+from taskmesh.errors import ConfigError, MeshClosed
+from taskmesh.outcomes.outcome import Outcome
+from taskmesh.settings.setting import PositiveSize, Setting, SettingError
+from taskmesh.system.clock import monotonic
+from taskmesh.wire.messages import SinkDeliver
+from taskmesh.wire.runs import PICKLE, SAFE, Failed, Value
+
+if TYPE_CHECKING:
+    from taskmesh.net.client.port import SubmitPort
+
+CLOSING = 5.0
+"""Seconds that closing a sink waits for the hub's word on the last acknowledgements."""
+REMEMBERED = 100_000
+"""Outcomes acknowledged last that are not given out again should a new link bring them once more."""
+_CREDIT = Setting(PositiveSize)
+_PICKLED = (
+    "its result is pickled, and this client takes plain data only (client.result_codec): open the sink with "
+    "result_codec='pickle'"
+)
+
+
+class SinkOutcome(Outcome[Any]):
+    """The outcome of a task that has come by a sink.
+
+    Attributes:
+        task: client and number of the task.
+    """
+
+    def __init__(self, client: int, value: Value) -> None:
+        super().__init__(ids.text_of(ids.task_id(client, value.seq)), value)
+        self.task = client, value.seq
+
+
+class Sink:
+    """One consumer of a sink: an iterator of outcomes, and a context manager.
+
+    Each outcome goes to one of all consumers, wherever they run, and is kept until one has acknowledged it.
+    What a consumer has not acknowledged when it closes, dies or falls silent goes to another one, so an
+    outcome may come twice, but never after it was acknowledged. Threads may share a Sink.
+
+    Args:
+        client: the mesh's client.
+        name: the sink's name.
+        credit: bytes of outcomes that may be here unacknowledged.
+        ack: "auto": an outcome is acknowledged when the loop asks for the next one; "manual": by `ack`.
+
+    Attributes:
+        name: as given.
+
+    Raises:
+        ConfigError: the credit is no size, or `ack` neither of the two.
+    """
+
+    def __init__(
+        self, client: Client, name: str, credit: int | str, ack: Literal["auto", "manual"] = "auto"
+    ) -> None:
+        if ack not in ("auto", "manual"):
+            raise ConfigError(f'ack= is "auto" or "manual", not {ack!r}')
+        try:
+            self._credit = int(_CREDIT.read(credit))
+        except SettingError as error:
+            raise ConfigError(f"credit= {error}") from None
+        self.name = name
+        self._client = client
+        self._is_auto = ack == "auto"
+        self._takes_pickles = client.result_codec == PICKLE
+        self._port: SubmitPort | None = None
+        self._changed = threading.Condition()
+        self._here: deque[tuple[int, SinkOutcome]] = deque()
+        self._generation = 0
+        self._numbers: dict[tuple[int, int], int] = {}  # of what was given out and is not acknowledged
+        self._acked: list[int] = []
+        self._recent: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._closed = False
+        self._over = threading.Event()
+
+    def __repr__(self) -> str:
+        stage = "closed" if self._closed else "open" if self._port is not None else "not open yet"
+        return f"<Sink {self.name!r}: {stage}, {len(self._here)} outcomes here>"
+
+    def __enter__(self) -> Self:
+        """Open the sink.
+
+        Raises:
+            ConfigError: this mesh takes from a sink of that name already.
+            HubUnreachable: no hub answers.
+            MeshClosed: the mesh is closed.
+        """
+        if self._closed or self._port is not None:
+            raise ConfigError("a sink is opened once: ask the mesh for another one")
+        port = self._client.open()
+        port.open_sink(self.name, self._credit, self)
+        self._port = port
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the sink: what is not acknowledged goes to others."""
+        self.close()
+
+    def __iter__(self) -> Iterator[SinkOutcome]:
+        """Yield outcomes until the sink is closed; with "auto", acknowledge each before the next one.
+
+        Raises:
+            MeshClosed: the mesh is closed meanwhile.
+        """
+        while True:
+            try:
+                outcome = self.get()
+            except MeshClosed:
+                if self._closed:
+                    return
+                raise
+            yield outcome
+            if self._is_auto:
+                self.ack(outcome)
+
+    def get(self, timeout: float | None = None) -> SinkOutcome:
+        """Return the next outcome, which is to be acknowledged by `ack`.
+
+        Args:
+            timeout: seconds to wait for one; None for any time.
+
+        Raises:
+            TimeoutError: none has come.
+            MeshClosed: the sink or the mesh is closed.
+        """
+        if self._port is None and not self._closed:
+            self.__enter__()
+        deadline = None if timeout is None else monotonic() + timeout
+        with self._changed:
+            while not self._here:
+                if self._closed or self._client.closed:
+                    raise MeshClosed("the sink is closed" if self._closed else "the mesh is closed")
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left <= 0:
+                    raise TimeoutError(f"no outcome has come to sink {self.name!r} within {timeout:g} s")
+                self._changed.wait(left)
+            number, outcome = self._here.popleft()
+            self._numbers[outcome.task] = number
+            return outcome
+
+    def ack(self, outcome: SinkOutcome) -> None:
+        """Acknowledge an outcome: the hub may forget it, and its task has ended for whoever submitted it.
+
+        Harmless when called again, and when the outcome has gone to another consumer meanwhile.
+        """
+        with self._changed:
+            number = self._numbers.pop(outcome.task, None)
+            if number is None:
+                return
+            self._recent[outcome.task] = None
+            if len(self._recent) > REMEMBERED:
+                self._recent.popitem(last=False)
+            self._acked.append(number)
+            first = len(self._acked) == 1
+        if first and self._port is not None:
+            self._port.sink_acked(self.name)
+
+    def close(self) -> None:
+        """Take no more outcomes; a second call does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._here.clear()
+            self._changed.notify_all()
+        if self._port is not None:
+            self._port.close_sink(self.name)
+            self._over.wait(CLOSING)
+
+    # --- of the port ----------------------------------------------------------------------------------------
+
+    def put(self, message: SinkDeliver) -> None:
+        """Take a delivery in."""
+        found = [
+            (message.firsts[run] + place, self._success(done.client, seq, payload, message.names[run], done))
+            for run, done in enumerate(message.done)
+            for place, (seq, payload) in enumerate(zip(done.seqs, done.payloads, strict=True))
+        ]
+        found += [
+            (number, self._failure(failure, name))
+            for failure, name, number in zip(
+                message.failed, message.failed_names, message.failed_firsts, strict=True
+            )
+        ]
+        again = []
+        with self._changed:
+            if message.generation != self._generation:  # the hub has taken back what was before
+                self._generation = message.generation
+                self._here.clear()
+                self._acked.clear()
+            for number, outcome in found:
+                if outcome.task in self._recent:
+                    again.append(number)
+                elif outcome.task in self._numbers:  # it is in the program's hands
+                    self._numbers[outcome.task] = number
+                elif not self._closed:
+                    self._here.append((number, outcome))
+            first = again and not self._acked
+            self._acked += again
+            self._changed.notify_all()
+        if first and self._port is not None:
+            self._port.sink_acked(self.name)
+
+    def take_acked(self) -> tuple[int, list[int]]:
+        """Return the generation and what was acknowledged since the last call."""
+        with self._changed:
+            acked, self._acked = self._acked, []
+            return self._generation, acked
+
+    def end(self) -> None:
+        """The hub has heard of the end, or the port has ended."""
+        self._over.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _success(self, client: int, seq: int, payload: Any, name: str, run: Any) -> SinkOutcome:
+        codec = run.codec or PICKLE
+        value = Value(seq, payload, name, run.attempt - run.returns, codec)
+        if codec != SAFE and not self._takes_pickles:
+            value = replace(
+                value, payload=b"", failed=Failed(client, seq, value.attempt, "result", text=_PICKLED)
+            )
+        return SinkOutcome(client, value)
+
+    def _failure(self, failure: Failed, name: str) -> SinkOutcome:
+        told = failure if self._takes_pickles else replace(failure, pickled=b"")
+        return SinkOutcome(failure.client, Value(failure.seq, b"", name, failure.attempt, failed=told))

@@ -1,0 +1,360 @@
+"""Sinks: outcomes of tasks that go to whoever takes them, and are kept until a consumer acknowledges them.
+
+A sink is a queue that any number of clients take from: its consumers. Each is sent as many bytes as it gives
+credit for, in turn, so that none is starved. What a consumer has not acknowledged when it goes, or falls
+silent, goes to others: at least once. Acknowledged is an outcome once; its task's client hears of the end
+then, and submits the task again to a hub that has died before.
+
+Both directions of the link to a consumer are numbered and repeated (`core.link`): deliveries, and reports
+with acknowledgements. A consumer that comes over a new link begins anew with a higher generation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+
+from taskmesh.core.actions import SendClient
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.link import ReceiveWindow, SendWindow, size_of, size_of_failure
+from taskmesh.wire.messages import SinkDeliver, SinkReport, SinkTold
+from taskmesh.wire.runs import DoneRun, Failed
+
+MOST_BYTES = 1 << 20
+"""Bytes after which a delivery is closed and the next consumer has its turn."""
+MOST_OUTCOMES = 1000
+"""Outcomes of one delivery at most."""
+RESEND_AFTER = 2.0
+"""Seconds without progress after which deliveries that have not arrived are sent again."""
+Ended: TypeAlias = "DoneRun | Failed"
+
+
+class Unacknowledged(NamedTuple):
+    """An outcome that a consumer has and has not acknowledged: the run, or failure, and its place there."""
+
+    name: str
+    outcome: Ended
+    place: int
+
+
+class Consumer:
+    """One client that takes from a sink.
+
+    Attributes:
+        client: the client.
+        generation: rises whenever it begins anew.
+        credit: bytes that it holds unacknowledged, at most one outcome more.
+        size: bytes that it holds.
+        heard: the time of its last report.
+        held: what it has not acknowledged, by number.
+        deliveries: those that have not arrived.
+        reports: numbers of its reports.
+    """
+
+    __slots__ = ("_next", "client", "credit", "deliveries", "generation", "heard", "held", "reports", "size")
+
+    def __init__(self, client: int, generation: int, now: float) -> None:
+        self.client = client
+        self.generation = generation
+        self.credit = 0
+        self.size = 0
+        self.heard = now
+        self.held: dict[int, Unacknowledged] = {}
+        self.deliveries: SendWindow[SinkDeliver] = SendWindow()
+        self.reports = ReceiveWindow(0)
+        self._next = 1
+
+    def hold(self, name: str, outcome: Ended) -> int:
+        """Note that outcomes are on their way to it; return the number of the first."""
+        first = self._next
+        places = len(outcome.seqs) if isinstance(outcome, DoneRun) else 1
+        for place in range(places):
+            self.held[first + place] = Unacknowledged(name, outcome, place)
+        self._next += places
+        self.size += _size(outcome)
+        return first
+
+    def acknowledge(self, ranges: Iterable[tuple[int, int]]) -> list[Unacknowledged]:
+        """Take what it has acknowledged off its hands: numbers from the first to before the second."""
+        taken: list[Unacknowledged] = []
+        held = self.held
+        for first, end in ranges:
+            if end - first > len(held):
+                numbers: Iterable[int] = [number for number in held if first <= number < end]
+            else:
+                numbers = range(first, end)
+            taken += [held.pop(number) for number in numbers if number in held]
+        self.size -= sum(_size_at(each) for each in taken)
+        return taken
+
+
+class SinkQueue:
+    """One sink.
+
+    Attributes:
+        name: its name.
+        waiting: outcomes that no consumer has, with their tasks' names, oldest first.
+        count: the number of these.
+        size: bytes of all that is not acknowledged.
+        consumers: by client; the next one whose turn it is comes first.
+        acknowledged: how many outcomes have been, for people.
+    """
+
+    __slots__ = ("acknowledged", "consumers", "count", "name", "size", "waiting")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.waiting: deque[tuple[str, Ended]] = deque()
+        self.count = 0
+        self.size = 0
+        self.consumers: dict[int, Consumer] = {}
+        self.acknowledged = 0
+
+    def put(self, name: str, outcome: Ended) -> None:
+        """Take an outcome in."""
+        self.waiting.append((name, outcome))
+        self.count += _count(outcome)
+        self.size += _size(outcome)
+
+    def take_back(self, consumer: Consumer) -> None:
+        """A consumer is gone: what it has not acknowledged comes first."""
+        self.consumers.pop(consumer.client, None)
+        back = [(each[0].name, _part(each)) for each in _grouped(consumer.held.values())]
+        self.waiting.extendleft(reversed(back))
+        self.count += len(consumer.held)
+
+    def next_consumer(self) -> Consumer | None:
+        """Return the consumer whose turn it is among those that have credit."""
+        for client, consumer in self.consumers.items():
+            if consumer.size < consumer.credit:
+                del self.consumers[client]
+                self.consumers[client] = consumer
+                return consumer
+        return None
+
+    def delivery(self, consumer: Consumer, now: float) -> SinkDeliver:
+        """Return the next delivery to a consumer; something waits."""
+        window = consumer.deliveries
+        message = SinkDeliver(self.name, consumer.generation, window.next, reports=consumer.reports.to)
+        size = count = 0
+        while self.waiting and size < MOST_BYTES and count < MOST_OUTCOMES:
+            room = consumer.credit - consumer.size
+            if room <= 0:
+                break
+            name, outcome = self._take(room, MOST_OUTCOMES - count)
+            first = consumer.hold(name, outcome)
+            size += _size(outcome)
+            count += _count(outcome)
+            if isinstance(outcome, DoneRun):
+                message.done.append(outcome)
+                message.names.append(name)
+                message.firsts.append(first)
+            else:
+                message.failed.append(outcome)
+                message.failed_names.append(name)
+                message.failed_firsts.append(first)
+        self.count -= count
+        window.append(message, size, now, sent=True)
+        return message
+
+    def _take(self, room: int, most: int) -> tuple[str, Ended]:
+        """Take the outcomes that wait first: of a run those that there is room for, at least one."""
+        name, outcome = self.waiting.popleft()
+        if isinstance(outcome, Failed) or (_size(outcome) <= room and len(outcome.seqs) <= most):
+            return name, outcome
+        fits, size = 0, 0
+        for payload in outcome.payloads[:most]:
+            size += len(payload) + 32
+            if fits and size > room:
+                break
+            fits += 1
+        if fits < len(outcome.seqs):
+            self.waiting.appendleft((name, _cut(outcome, fits, len(outcome.seqs))))
+        return name, _cut(outcome, 0, fits)
+
+
+class Sinks:
+    """All sinks of a hub.
+
+    Args:
+        config: the hub's settings.
+
+    Attributes:
+        sinks: by name.
+        closed: names of those that are full: no more tasks start whose outcomes go there.
+        news: names of those of which something may be sent.
+    """
+
+    def __init__(self, config: HubSettings) -> None:
+        self._config = config
+        self.sinks: dict[str, SinkQueue] = {}
+        self.closed: set[str] = set()
+        self.news: set[str] = set()
+
+    # --- outcomes -----------------------------------------------------------------------------------------
+
+    def put(self, sink: str, name: str, outcome: Ended) -> None:
+        """Take in outcomes of tasks of this name."""
+        self._sink(sink).put(name, outcome)
+        self._changed(sink)
+
+    def report(self, client: int, report: SinkReport, now: float) -> tuple[list[Ended], SinkTold]:
+        """A consumer opens a sink, acknowledges outcomes, gives credit, or closes it.
+
+        Returns:
+            What it has acknowledged, as outcomes of runs without results, and the answer.
+        """
+        sink = self._sink(report.sink)
+        consumer = sink.consumers.get(client)
+        if consumer is not None and consumer.generation < report.generation:
+            sink.take_back(consumer)
+            consumer = None
+        if consumer is None and report.number == 1:
+            consumer = sink.consumers[client] = Consumer(client, report.generation, now)
+        if consumer is None or consumer.generation != report.generation:
+            self._changed(sink.name)
+            return [], SinkTold(sink.name, report.generation, report.number, known=False)
+        consumer.heard = now
+        consumer.credit = report.credit
+        consumer.deliveries.acknowledge(report.received, now)
+        acked: list[Unacknowledged] = []
+        if report.number and consumer.reports.take(report.number):
+            acked = consumer.acknowledge(report.acked)
+            sink.acknowledged += len(acked)
+            sink.size -= sum(map(_size_at, acked))
+        if report.closed:
+            sink.take_back(consumer)
+        self._changed(sink.name)
+        ended = [_bare(_part(each)) for each in _grouped(acked)]
+        return ended, SinkTold(sink.name, report.generation, consumer.reports.to)
+
+    def room(self, name: str) -> int:
+        """Return how many bytes more a sink may hold: each has an equal share of what the hub may keep."""
+        sink = self.sinks.get(name)
+        others = len(self.sinks) - (sink is not None)
+        return self._config.result_bytes // (others + 1) - (sink.size if sink is not None else 0)
+
+    def is_empty(self, name: str) -> bool:
+        """Return True if a sink holds nothing."""
+        sink = self.sinks.get(name)
+        return sink is None or not sink.size
+
+    def leave(self, client: int) -> None:
+        """A client is gone: others get what it has not acknowledged."""
+        for sink in list(self.sinks.values()):
+            consumer = sink.consumers.get(client)
+            if consumer is not None:
+                sink.take_back(consumer)
+                self._changed(sink.name)
+
+    def deliveries(self, now: float) -> list[SendClient]:
+        """Return what may be sent now."""
+        sends = []
+        for name in self.news:
+            sink = self.sinks.get(name)
+            while sink is not None and sink.waiting and (consumer := sink.next_consumer()) is not None:
+                sends.append(SendClient(consumer.client, sink.delivery(consumer, now)))
+        self.news.clear()
+        return sends
+
+    def sweep(self, now: float) -> list[SendClient]:
+        """Take back from consumers that have been silent for a lease; return what is to be sent once more."""
+        sends = []
+        for sink in list(self.sinks.values()):
+            for consumer in list(sink.consumers.values()):
+                if now - consumer.heard >= self._config.lease:
+                    sink.take_back(consumer)
+                    self._changed(sink.name)
+                elif now >= consumer.deliveries.deadline(RESEND_AFTER):
+                    consumer.deliveries.repeat(now)
+                    sends += [SendClient(consumer.client, each) for each in consumer.deliveries.send()]
+        return sends
+
+    def extend(self, gap: float) -> None:
+        """The hub itself stood still: no consumer could be heard."""
+        for sink in self.sinks.values():
+            for consumer in sink.consumers.values():
+                consumer.heard += gap
+
+    def view(self) -> list[dict[str, Any]]:
+        """Return the sinks as people see them."""
+        return [
+            {
+                "sink": sink.name,
+                "waiting": sink.count,
+                "unacknowledged": sum(len(consumer.held) for consumer in sink.consumers.values()),
+                "bytes": sink.size,
+                "consumers": len(sink.consumers),
+                "acknowledged": sink.acknowledged,
+                "full": sink.name in self.closed,
+            }
+            for sink in self.sinks.values()
+        ]
+
+    def _sink(self, name: str) -> SinkQueue:
+        found = self.sinks.get(name)
+        if found is None:
+            found = self.sinks[name] = SinkQueue(name)
+        return found
+
+    def _changed(self, name: str) -> None:
+        """Look at a sink that has changed: forget it if nothing is there, and nobody."""
+        sink = self.sinks[name]
+        if not (sink.size or sink.consumers):
+            del self.sinks[name]
+            self.closed.discard(name)
+        elif sink.waiting:
+            self.news.add(name)
+
+
+def _count(outcome: Ended) -> int:
+    return len(outcome.seqs) if isinstance(outcome, DoneRun) else 1
+
+
+def _size(outcome: Ended) -> int:
+    return size_of(outcome) if isinstance(outcome, DoneRun) else size_of_failure(outcome)
+
+
+def _size_at(held: Unacknowledged) -> int:
+    outcome = held.outcome
+    return (
+        len(outcome.payloads[held.place]) + 32 if isinstance(outcome, DoneRun) else size_of_failure(outcome)
+    )
+
+
+def _grouped(held: Iterable[Unacknowledged]) -> list[list[Unacknowledged]]:
+    """Group outcomes that follow each other by their runs."""
+    groups: list[list[Unacknowledged]] = []
+    for each in held:
+        if groups and groups[-1][0].outcome is each.outcome:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return groups
+
+
+def _part(group: list[Unacknowledged]) -> Ended:
+    """Return these outcomes of one run."""
+    outcome = group[0].outcome
+    if isinstance(outcome, Failed) or len(group) == len(outcome.seqs):
+        return outcome
+    places = [each.place for each in group]
+    return replace(
+        outcome,
+        seqs=[outcome.seqs[place] for place in places],
+        payloads=[outcome.payloads[place] for place in places],
+        elapsed=outcome.elapsed * len(places) / len(outcome.seqs),
+    )
+
+
+def _cut(run: DoneRun, first: int, end: int) -> DoneRun:
+    seqs, payloads = run.seqs[first:end], run.payloads[first:end]
+    return replace(run, seqs=seqs, payloads=payloads, elapsed=run.elapsed * len(seqs) / len(run.seqs))
+
+
+def _bare(outcome: Ended) -> Ended:
+    """Return a success without its results, which the consumer has."""
+    return replace(outcome, payloads=[b""] * len(outcome.seqs)) if isinstance(outcome, DoneRun) else outcome
