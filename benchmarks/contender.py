@@ -16,7 +16,9 @@ CONTENDERS = {
     "raw": ("benchmarks.raw", "Raw"),
     "raw-uncopied": ("benchmarks.raw", "RawUncopied"),
     "raw-relay": ("benchmarks.relay", "Relay"),
+    "raw-listening": ("benchmarks.relay", "ListeningRelay"),
     "taskmesh": ("benchmarks.taskmesh_embedded", "TaskmeshEmbedded"),
+    "taskmesh-listening": ("benchmarks.taskmesh_listening", "TaskmeshListening"),
     "taskmesh-remote": ("benchmarks.taskmesh_remote", "TaskmeshRemote"),
     "taskmesh-distant": ("benchmarks.taskmesh_distant", "TaskmeshDistant"),
     "processpool": ("benchmarks.processpool", "ProcessPool"),
@@ -35,7 +37,7 @@ REFERENCE = "raw"
 PEERS = ("dask", "ray", "celery", "parsl")
 DURABLE_PEERS = ("dramatiq", "huey", "rq")
 """Measured beside journals only, in the rows of `make bench-peers` about durable tasks."""
-USUAL = ("raw", "taskmesh", "taskmesh-remote", "taskmesh-distant", "processpool")
+USUAL = ("raw", "taskmesh", "taskmesh-listening", "taskmesh-remote", "taskmesh-distant", "processpool")
 
 
 class Sizes(NamedTuple):

@@ -1,7 +1,8 @@
 """The cost of the hops alone: client, hub, pool and slot as over tcp, with no work in any of them.
 
-The same threads, processes and sockets as a mesh with hub and pool of their own, without ids, ledger, credit,
-beats or acknowledgements. A task framework of this shape cannot be quicker on this machine.
+The same threads, processes and sockets as a mesh with hub and pool of their own, or as one that listens,
+without ids, ledger, credit, beats or acknowledgements. A task framework of such a shape cannot be quicker on
+this machine.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import zmq
@@ -36,23 +38,27 @@ class Relay:
 
     def open(self, workers: int) -> None:
         """Fork the processes before there is a context, then start the client's thread."""
-        ends = [os.pipe() for _ in range(2)]
+        reading, writing = os.pipe()
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._pids = [
-            fork(lambda: hub(ends[0][1])),
-            fork(lambda: pool(ends[1][0], here, there)),
-            fork(lambda: slot(there, here)),
-        ]
+        self._pids = [fork(lambda: pool(reading, here, there)), fork(lambda: slot(there, here))]
         here.close()
         there.close()
-        ports = os.read(ends[0][0], LONGEST)
-        os.write(ends[1][1], ports)
-        for end in (*ends[0], *ends[1]):
-            os.close(end)
         self._box: list[bytes] = []
         self._wake, self._done = os.eventfd(0), threading.Semaphore(0)
+        os.write(writing, self._start())
+        os.close(reading)
+        os.close(writing)
+
+    def _start(self) -> bytes:
+        """Start hub and client; return the hub's ports."""
+        reading, writing = os.pipe()
+        self._pids.append(fork(lambda: hub(writing)))
+        ports = os.read(reading, LONGEST)
+        os.close(reading)
+        os.close(writing)
         self._thread = threading.Thread(target=self._turn, args=(int(ports.split()[0]),))
         self._thread.start()
+        return ports
 
     def close(self) -> None:
         """End the thread, then the processes."""
@@ -90,6 +96,38 @@ class Relay:
     def run_each(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """One after the other."""
         return [self.round_trip(work, argument) for argument in arguments]
+
+
+class ListeningRelay(Relay):
+    """The same with hub and client in one thread, as in a mesh that listens."""
+
+    def _start(self) -> bytes:
+        """Start the thread; return its ports."""
+        bound: SimpleQueue[bytes] = SimpleQueue()
+        self._thread = threading.Thread(target=self._listen, args=(bound.put,))
+        self._thread.start()
+        return bound.get()
+
+    def _listen(self, tell: Callable[[bytes], None]) -> None:
+        with (
+            zmq.Context() as context,
+            context.socket(zmq.PUSH) as lane,
+            context.socket(zmq.PULL) as collector,
+        ):
+            lane.linger = 0
+            ports = [each.bind_to_random_port("tcp://127.0.0.1") for each in (lane, collector)]
+            tell(f"0 {ports[0]} {ports[1]}".encode())
+            poller = poller_of(self._wake, collector)
+            while True:
+                for source, _ in poller.poll():
+                    if source is collector:
+                        self._box.append(collector.recv())
+                        self._done.release()
+                        continue
+                    os.eventfd_read(self._wake)
+                    if not self._box:
+                        return
+                    lane.send(self._box.pop())
 
 
 def poller_of(*sources: Any) -> zmq.Poller:

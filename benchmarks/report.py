@@ -14,7 +14,9 @@ LABELS = {
     "raw": "raw pyzmq",
     "raw-uncopied": "raw pyzmq, copy=False",
     "raw-relay": "raw pyzmq, by way of a hub, a pool and a slot",
+    "raw-listening": "raw pyzmq, by way of a pool and a slot",
     "taskmesh": "taskmesh",
+    "taskmesh-listening": "taskmesh, a mesh that listens",
     "taskmesh-remote": "taskmesh, hub and pool over tcp",
     "taskmesh-distant": "taskmesh, 20 ms away",
     "processpool": "ProcessPoolExecutor",
@@ -29,6 +31,9 @@ LABELS = {
     "rq": "RQ (Redis, appendonly)",
     "parsl": "Parsl HTEX",
 }
+
+
+OURS = ("taskmesh", "taskmesh-listening", "taskmesh-remote")
 
 
 class Series(NamedTuple):
@@ -137,7 +142,7 @@ def targets(summaries: Summaries) -> str:
 def spreads(summaries: Summaries) -> str:
     """Write the ratios of the peers to raw pyzmq, least and most with them; nothing without peers."""
     columns = [name for name in PEERS if any(name in row for row in summaries.values())]
-    columns = ["taskmesh", "taskmesh-remote", "processpool", *columns] if columns else []
+    columns = [*OURS, "processpool", *columns] if columns else []
     lines = [
         markdown_row(["ratio to raw: median (least - most)", *(LABELS[name] for name in columns)]),
         markdown_row(["---"] * (len(columns) + 1)),

@@ -46,10 +46,7 @@ class TaskmeshRemote(TaskmeshEmbedded):
         try:
             self._start("hub", "--bind", address, *self.hub_options)
             way = self._way(address)
-            self._start(
-                *("worker", "benchmarks.workloads", "--address", way, "--concurrency", str(workers)),
-                *self.worker_options,
-            )
+            self._start_worker(workers, way)
             self._mesh = Mesh(way, **self.settings)
             self._mesh.__enter__()
             self._wait_for_first_result()
@@ -68,6 +65,10 @@ class TaskmeshRemote(TaskmeshEmbedded):
     def _way(self, address: str) -> str:
         """Return the address by which worker and client reach the hub."""
         return address
+
+    def _start_worker(self, slots: int, address: str = "") -> None:
+        line = ("benchmarks.workloads", "--address", address or self.address, "--concurrency", str(slots))
+        self._start("worker", *line, *self.worker_options)
 
     def _start(self, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_")}

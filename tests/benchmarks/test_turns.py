@@ -15,7 +15,7 @@ from benchmarks import machine, rows, workloads
 from benchmarks.contender import Contender, load
 from benchmarks.processpool import ProcessPool
 from benchmarks.raw import Raw
-from benchmarks.relay import Relay
+from benchmarks.relay import ListeningRelay, Relay
 from benchmarks.rows import Scale, WrongAnswer, check
 from taskmesh.config import HubConfig
 from taskmesh.net.hub.journal import journal_store
@@ -45,13 +45,24 @@ def test_contender_gives_results_in_order_by_every_way_of_running(name: str) -> 
         contender.close()
 
 
-def test_relay_hands_tasks_to_a_slot_and_results_back() -> None:
-    relay = Relay()
+@pytest.mark.parametrize("shape", [Relay, ListeningRelay])
+def test_relay_hands_tasks_to_a_slot_and_results_back(shape: type[Relay]) -> None:
+    relay = shape()
     relay.open(1)
     try:
         assert relay.run_each(workloads.noop, ["one", "two"]) == ["one", "two"]
     finally:
         relay.close()
+
+
+def test_a_mesh_that_listens_is_measured_with_a_worker_that_dials_it() -> None:
+    contender: Any = load("taskmesh-listening")()
+    contender.open(2)
+    try:
+        assert contender.run_each(workloads.noop, list(range(100))) == list(range(100))
+        assert contender.address
+    finally:
+        contender.close()
 
 
 @pytest.mark.parametrize("name", ["taskmesh-file", "taskmesh-redis"])
