@@ -25,7 +25,7 @@ PYTEST := $(BIN)/python -m pytest
 LEVEL  := $(PYTEST) $(addprefix --ignore=tests/,$(PLATFORM))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test unit integration faults platform test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-spark pin clean
+.PHONY: help demo demo-spark test unit integration faults platform test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -102,6 +102,9 @@ bench-keys: $(DEV)  ## What keys cost: hub and pool with CURVE and signatures be
 bench-journal: $(DEV) $(REDIS)  ## What a journal costs: hubs with one in a file and in Redis beside a hub without
 	$(BIN)/python -m benchmarks.journal --out benchmarks/results/journal.json
 	$(BIN)/python -m benchmarks.readme
+
+bench-crowd: $(DEV)  ## What thousands of idle peers and millions of queued tasks cost one hub (three minutes)
+	$(BIN)/python -m benchmarks.crowd --out benchmarks/results/crowd.json
 
 bench-spark: $(SPARK)  ## What a Spark step costs on a mesh, beside plain Spark
 	$(BIN)/python -m benchmarks.spark --out benchmarks/results/spark.json
