@@ -68,7 +68,7 @@ _new = object.__new__
 
 
 class PendingTable:
-    """The client's tasks without an outcome: a port's OutcomeSink and its futures' TaskTable.
+    """The client's tasks without an outcome: the `OpenTasks` of a port, and the TaskTable of its futures.
 
     Attributes:
         lock: guards everything but `put`; reentrant, since a signal handler or a finalizer may call in.

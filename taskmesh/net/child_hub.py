@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from taskmesh.config import Config, load
 from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.client.remote_port import RemotePort
-from taskmesh.net.client.shell import OutcomeSink
+from taskmesh.net.client.shell import OpenTasks
 from taskmesh.net.endpoints import check_local, private_folder
 from taskmesh.security.keys import HUB
 from taskmesh.system.loop import Loop
@@ -31,10 +31,10 @@ _LONGEST_REPORT = 10_000
 class ChildHubPort(RemotePort):
     """A SubmitPort that starts its hub, with a pool, as a child process in a session of its own."""
 
-    def __init__(self, sink: OutcomeSink, config: Config) -> None:
+    def __init__(self, open_tasks: OpenTasks, config: Config) -> None:
         if not config.mesh.bind:  # nobody shows it a key: it is over ipc, in a private folder
             config = replace(config, mesh=replace(config.mesh, keys=""))
-        super().__init__(sink, config, role=HUB)
+        super().__init__(open_tasks, config, role=HUB)
         if config.mesh.bind:
             check_local(config.mesh.bind, "binding", keys=bool(config.mesh.keys))
         self._config = config

@@ -20,7 +20,7 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import HubUnreachable
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
-from taskmesh.net.client.shell import OutcomeSink
+from taskmesh.net.client.shell import OpenTasks
 from taskmesh.net.hub.private_gateway import PrivateGateway
 from taskmesh.net.hub.settings import hub_settings, new_epoch
 from taskmesh.net.hub.shell import HubShell, WallClock
@@ -88,13 +88,13 @@ class EmbeddedPort(SubmitPort):
     """A SubmitPort whose hub and pool live in a thread of this process.
 
     Args:
-        sink: the client's pending table.
+        open_tasks: the client's pending table.
         config: the user's settings.
         fork_server: forks its slots.
     """
 
-    def __init__(self, sink: OutcomeSink, config: Config, fork_server: ForkServerSupervisor) -> None:
-        super().__init__(sink, client_settings(config))
+    def __init__(self, open_tasks: OpenTasks, config: Config, fork_server: ForkServerSupervisor) -> None:
+        super().__init__(open_tasks, client_settings(config))
         self._config = config
         self._fork_server = fork_server
         self._for_hub: deque[object] = deque()

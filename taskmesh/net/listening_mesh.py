@@ -18,7 +18,7 @@ from taskmesh.core.events import FromClient, Requested
 from taskmesh.errors import HubUnreachable
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
-from taskmesh.net.client.shell import OutcomeSink
+from taskmesh.net.client.shell import OpenTasks
 from taskmesh.net.client.spare_files import SpareFiles
 from taskmesh.net.endpoints import check_local
 from taskmesh.net.hub.file_limit import socket_limit
@@ -40,12 +40,12 @@ class ListeningPort(SubmitPort):
     """A SubmitPort whose hub listens, in a thread of this process.
 
     Args:
-        sink: the client's pending table.
+        open_tasks: the client's pending table.
         config: the user's settings.
     """
 
-    def __init__(self, sink: OutcomeSink, config: Config) -> None:
-        super().__init__(sink, replace(client_settings(config, wired=True), credit=0))
+    def __init__(self, open_tasks: OpenTasks, config: Config) -> None:
+        super().__init__(open_tasks, replace(client_settings(config, wired=True), credit=0))
         self._config = config
         self._hub: ListeningHub | None = None
         self._pool: LocalPool | None = None
@@ -95,7 +95,7 @@ class ListeningPort(SubmitPort):
             keys = KeyFolder(config.mesh.keys).mesh_keys()
             self._signer = ClientSigner(keys, self.client, self._shell.table.specs_of)
         else:  # pools are neighbours then
-            self._sink.memfd = True
+            self._open_tasks.memfd = True
             self._files.keep(True)
             closing.callback(self._files.keep, False)
             loop.timers.append(self._files)

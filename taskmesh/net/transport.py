@@ -12,17 +12,17 @@ from taskmesh.pool.fork_server_client import ForkServerSupervisor
 
 if TYPE_CHECKING:
     from taskmesh.net.client.port import SubmitPort
-    from taskmesh.net.client.shell import OutcomeSink
+    from taskmesh.net.client.shell import OpenTasks
 
 _GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"
 
 
-def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str = "") -> SubmitPort:
+def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot: str = "") -> SubmitPort:
     """Make the port, to be started at once. ZeroMQ is imported only where sockets are needed.
 
     Args:
-        sink: the client's pending table.
+        open_tasks: the client's pending table.
         config: the user's settings.
         role: the role whose key is shown to a hub at an address.
         slot: pool and process of the slot in which this runs, for a task that submits tasks.
@@ -35,16 +35,16 @@ def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str
     if config.mesh.address:
         from taskmesh.net.client.remote_port import RemotePort
 
-        return RemotePort(sink, config, role=role, slot=slot)
+        return RemotePort(open_tasks, config, role=role, slot=slot)
     _refuse_without_interpreter()
     if config.mesh.hub == "process":
         from taskmesh.net.child_hub import ChildHubPort
 
-        return ChildHubPort(sink, config)
+        return ChildHubPort(open_tasks, config)
     if config.mesh.bind:
         from taskmesh.net.listening_mesh import ListeningPort
 
-        return ListeningPort(sink, config)
+        return ListeningPort(open_tasks, config)
     only = config.pool.only_registered
     fork_server = ForkServerSupervisor(
         list(sys.path), "local", only, only
@@ -52,7 +52,7 @@ def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str
     try:
         from taskmesh.net.embedded import EmbeddedPort
 
-        return EmbeddedPort(sink, config, fork_server)
+        return EmbeddedPort(open_tasks, config, fork_server)
     except BaseException:
         fork_server.reap()
         raise

@@ -1,4 +1,4 @@
-"""A true fake of a SubmitPort: its thread drains the sink, runs the tasks and resolves with real bytes."""
+"""A true fake of a SubmitPort: its thread drains the table, runs the tasks and resolves with real bytes."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from taskmesh.config import Config
 from taskmesh.errors import SerializationError
-from taskmesh.net.client.shell import OutcomeSink
+from taskmesh.net.client.shell import OpenTasks
 from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.exceptions import dumps_exception
@@ -30,7 +30,7 @@ class InlinePort:
         ran: arguments in the order in which they ran. runs, cancelled: what the client sent.
     """
 
-    def __init__(self, sink: OutcomeSink, config: Config) -> None:
+    def __init__(self, open_tasks: OpenTasks, config: Config) -> None:
         self.client = 0x1234
         self.sleeping = False
         self.connected = True
@@ -44,7 +44,7 @@ class InlinePort:
         self.closed_with: list[bool] = []
         self.was_forked = False
         self.max_batch = 1000
-        self._sink = sink
+        self._open_tasks = open_tasks
         self._config = config
         self._specs: dict[int, Spec] = {}
         self._todo: deque[Run] = deque()
@@ -99,7 +99,7 @@ class InlinePort:
     def _work(self) -> None:
         while not self._closing:
             self.sleeping = True
-            told = self._sink.queued or self._unwanted or self._fulfilled
+            told = self._open_tasks.queued or self._unwanted or self._fulfilled
             if not told and not (self._todo and self.gate.is_set()):
                 self._bell.wait(1.0)
             self.sleeping = False
@@ -115,7 +115,7 @@ class InlinePort:
                 self._run_some()
 
     def _take(self) -> None:
-        specs, runs = self._sink.drain()
+        specs, runs = self._open_tasks.drain()
         self._specs.update(specs)
         for run in runs:
             if self._specs[run.spec].kind == PROMISE:
@@ -124,7 +124,7 @@ class InlinePort:
                 self._todo.append(run)
         self.runs += [Run(run.spec, run.group, run.seqs, [], run.key, run.again) for run in runs]
         if self.accepting:
-            self._sink.accepted([seq for run in runs for seq in run.seqs])
+            self._open_tasks.accepted([seq for run in runs for seq in run.seqs])
 
     def _cancel_unstarted(self, unwanted: set[int]) -> None:
         for run in self._todo:
@@ -132,14 +132,14 @@ class InlinePort:
             pairs = zip(run.seqs, run.payloads, strict=True)
             left = [(seq, payload) for seq, payload in pairs if seq not in unwanted]
             run.seqs, run.payloads = [seq for seq, _ in left], [payload for _, payload in left]
-            self._sink.resolve([], ended)
+            self._open_tasks.resolve([], ended)
 
     def _fulfil(self, fulfil: Fulfil) -> None:
         run = self._promises.pop(fulfil.key)
         if fulfil.failed is not None:
-            self._sink.resolve([], [replace(fulfil.failed, client=self.client, seq=run.seqs[0])])
+            self._open_tasks.resolve([], [replace(fulfil.failed, client=self.client, seq=run.seqs[0])])
         else:
-            self._sink.resolve(
+            self._open_tasks.resolve(
                 [DoneRun(run.spec, self.client, 1, WORKER, run.seqs, [fulfil.payload], 0.0)], []
             )
 
@@ -165,7 +165,7 @@ class InlinePort:
                 else:
                     elapsed = time.perf_counter() - started
                     done.append(DoneRun(run.spec, self.client, 1, WORKER, [seq], [outcome], elapsed))
-        self._sink.resolve(done, failed)
+        self._open_tasks.resolve(done, failed)
 
     def _outcome(self, spec: Spec, seq: int, payload: bytes) -> object:
         fn = load_function(spec.function)

@@ -1,14 +1,14 @@
 """The port of a mesh, by which the client surface and the network layer meet.
 
-A mesh owns one `SubmitPort` (an embedded hub, or the gateway of a remote one) and hands it one `OutcomeSink`
+A mesh owns one `SubmitPort` (an embedded hub, or the gateway of a remote one) and hands it one `OpenTasks`
 (its pending table). Two threads meet here, the caller's and the port's loop:
 
-- The caller queues a task in the sink and then looks at `port.sleeping`; when that is true it sets it to
-  false and calls `port.wake()`. The loop, before it blocks, sets `sleeping = True`, looks at `sink.queued`
-  once more, and only then blocks; awake again it sets `sleeping = False`. In this order no task is
+- The caller queues a task in the table and then looks at `port.sleeping`; when that is true it sets it to
+  false and calls `port.wake()`. The loop, before it blocks, sets `sleeping = True`, looks at
+  `open_tasks.queued` once more, and only then blocks; awake again it sets `sleeping = False`. So no task is
   overlooked, and a caller that goes on submitting wakes the loop once: every further call would give the GIL
   away, and tasks submitted meanwhile would travel one by one.
-- The loop calls `sink.drain()` whenever it is awake, and the sink's other methods with whole batches.
+- The loop calls `open_tasks.drain()` whenever it is awake, and the table's other methods with whole batches.
   None of them blocks, runs user code or unpickles anything.
 """
 
@@ -24,7 +24,7 @@ from taskmesh.core.actions import Reconnect, Send
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Requested, SinkAcked, SinkClosed, SinkOpened
 from taskmesh.errors import ConfigError, ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
-from taskmesh.net.client.shell import ClientShell, OutcomeSink, SinkIntake
+from taskmesh.net.client.shell import ClientShell, OpenTasks, SinkIntake
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import MAX_WAIT
 from taskmesh.system.wakeup import Wakeup
@@ -41,7 +41,7 @@ class SubmitPort:
     Every method but `forked` may be called from any thread.
 
     Args:
-        sink: the client's pending table.
+        open_tasks: the client's pending table.
         settings: the client machine's.
 
     Attributes:
@@ -50,12 +50,12 @@ class SubmitPort:
         sleeping: True while the loop blocks, or is about to: after queueing a task `wake()` must be called.
     """
 
-    def __init__(self, sink: OutcomeSink, settings: ClientSettings) -> None:
+    def __init__(self, open_tasks: OpenTasks, settings: ClientSettings) -> None:
         self.client = settings.client
         self.address = ""
         self.sleeping = False
-        self._sink = sink
-        self._shell = ClientShell(sink, settings, monotonic(), self._send, self._reconnect)
+        self._open_tasks = open_tasks
+        self._shell = ClientShell(open_tasks, settings, monotonic(), self._send, self._reconnect)
         self._thread: threading.Thread | None = None
         self._wake_up: Wakeup | None = None
         self._closing = threading.Event()
@@ -78,7 +78,7 @@ class SubmitPort:
         return self._shell.machine.open and not self._closing.is_set()
 
     def wake(self) -> None:
-        """Make a sleeping loop drain the sink; cheap, never blocks, harmless at any time.
+        """Make a sleeping loop drain the table; cheap, never blocks, harmless at any time.
 
         Once is enough, however long the loop takes to get the GIL.
         """
@@ -87,9 +87,9 @@ class SubmitPort:
             self._wake_up.set()
 
     def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
-        """Cancel tasks. The loop drains the sink before it passes this on, so the hub knows the tasks.
+        """Cancel tasks. The loop drains the table before it passes this on, so the hub knows the tasks.
 
-        With `unstarted` only tasks that have not started are cancelled; the sink gets their outcomes.
+        With `unstarted` only tasks that have not started are cancelled; the table gets their outcomes.
         """
         self._put(Requested(m.CancelTasks([], list(seqs)) if unstarted else m.CancelTasks(list(seqs))))
 
@@ -199,7 +199,7 @@ class SubmitPort:
         """Pass an error that ends the thread to `start`, or to all futures once the mesh is open."""
         self._failure = error
         if self._shell.opened.is_set():
-            self._sink.broken(error)
+            self._open_tasks.broken(error)
         else:
             self._shell.opened.set()
 

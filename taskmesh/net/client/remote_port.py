@@ -12,7 +12,7 @@ from taskmesh.core.events import Requested
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
-from taskmesh.net.client.shell import OutcomeSink
+from taskmesh.net.client.shell import OpenTasks
 from taskmesh.net.client.sockets import GatewayLink
 from taskmesh.net.client.spare_files import SpareFiles
 from taskmesh.net.client.watchdog import HubWatchdog
@@ -31,7 +31,7 @@ class RemotePort(SubmitPort):
     """A SubmitPort to a hub in another process.
 
     Args:
-        sink: the client's pending table.
+        open_tasks: the client's pending table.
         config: the user's settings.
         addresses: of the hub and of its stand-ins; by default those of the settings.
         role: the role whose key is shown, where keys are in use; HUB for none, at a private gateway.
@@ -43,13 +43,13 @@ class RemotePort(SubmitPort):
 
     def __init__(
         self,
-        sink: OutcomeSink,
+        open_tasks: OpenTasks,
         config: Config,
         addresses: Sequence[str] = (),
         role: str = CLIENT,
         slot: str = "",
     ) -> None:
-        super().__init__(sink, client_settings(config, wired=True, slot=slot))
+        super().__init__(open_tasks, client_settings(config, wired=True, slot=slot))
         keys = config.mesh.keys
         self._credentials = None if role == HUB else credentials_of(keys, role)
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
@@ -108,7 +108,7 @@ class RemotePort(SubmitPort):
 
     def _watchdog(self) -> HubWatchdog:
         where = " or ".join(self._addresses)
-        return HubWatchdog(where, self._lease, self._patience, self._sink.broken, monotonic())
+        return HubWatchdog(where, self._lease, self._patience, self._open_tasks.broken, monotonic())
 
     def _could_act(self) -> bool:
         """Return True while at most one Submit is under way; an acknowledgement of two will wake the loop."""
@@ -124,7 +124,7 @@ class RemotePort(SubmitPort):
 
     def _use_files(self, wanted: bool) -> None:
         """Put large payloads into memory files from now on, or no more."""
-        self._sink.memfd = wanted
+        self._open_tasks.memfd = wanted
         self._files.keep(wanted)
 
     def _work(self, wake_up: Wakeup) -> None:

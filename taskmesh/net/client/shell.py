@@ -26,7 +26,7 @@ SPEC_BYTES_KEPT = 16 << 20
 CLOSED = "this mesh was closed before the hub answered; open a new one"
 
 
-class OutcomeSink(Protocol):
+class OpenTasks(Protocol):
     """The client's pending table, from which a port takes tasks, and to which it brings outcomes.
 
     Attributes:
@@ -89,11 +89,11 @@ class SinkIntake(Protocol):
         ...
 
 
-class SinkTable:
+class OpenTasksView:
     """The client machine's view of a mesh's pending table."""
 
-    def __init__(self, sink: OutcomeSink) -> None:
-        self._sink = sink
+    def __init__(self, open_tasks: OpenTasks) -> None:
+        self._open_tasks = open_tasks
         self._specs: OrderedDict[int, Spec] = OrderedDict()
         self._spec_bytes = 0
         self._lost: set[int] = set()
@@ -112,14 +112,16 @@ class SinkTable:
         found = {number: self._specs[number] for number in numbers if number in self._specs}
         missing = set(numbers).difference(found)
         if missing:
-            again = [(number, spec) for number, spec in self._sink.pending_runs()[0] if number in missing]
+            again = [
+                (number, spec) for number, spec in self._open_tasks.pending_runs()[0] if number in missing
+            ]
             found.update(again)
             self.keep(again)
         return [(number, found[number]) for number in numbers if number in found]
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Return every unresolved task that was drained before, except those that `lose_early` gave up."""
-        specs, runs = self._sink.pending_runs()
+        specs, runs = self._open_tasks.pending_runs()
         lost, self._lost = self._lost, set()
         if lost:
             runs = [run for run in runs if run.seqs[0] not in lost]
@@ -127,15 +129,15 @@ class SinkTable:
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         """Returns the outcomes of those of these tasks that have ended and that pending tasks depend on."""
-        return self._sink.values_of(seqs)
+        return self._open_tasks.values_of(seqs)
 
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Returns calls of those of these tasks whose results are ignored, and of such that they need."""
-        return self._sink.calls_of(seqs)
+        return self._open_tasks.calls_of(seqs)
 
     def lose_early(self) -> list[Failed]:
         """Give up unresolved at-most-once tasks: their hub is gone, so nobody knows if they ran."""
-        specs, runs = self._sink.pending_runs()
+        specs, runs = self._open_tasks.pending_runs()
         early = {number for number, spec in specs if spec.acks == "early"}
         seqs = [seq for run in runs if run.spec in early for seq in run.seqs]
         self._lost = set(seqs)
@@ -213,7 +215,7 @@ class ClientShell(Shell[ClientMachine]):
     """One client in a loop; other threads append their requests to `events`.
 
     Args:
-        sink: the pending table.
+        open_tasks: the pending table.
         config: the machine's settings.
         now: the time.
         send: sends a message to the hub.
@@ -228,17 +230,17 @@ class ClientShell(Shell[ClientMachine]):
 
     def __init__(
         self,
-        sink: OutcomeSink,
+        open_tasks: OpenTasks,
         config: ClientSettings,
         now: float,
         send: Callable[[act.Send], None],
         reconnect: Callable[[act.Reconnect], None],
     ) -> None:
-        self.table = SinkTable(sink)
+        self.table = OpenTasksView(open_tasks)
         perform: dict[type, Callable[[Any], object]] = {
             act.Send: send,
-            act.Resolve: lambda action: sink.resolve(action.done, action.failed),
-            act.Accept: lambda action: sink.accepted(action.seqs),
+            act.Resolve: lambda action: open_tasks.resolve(action.done, action.failed),
+            act.Accept: lambda action: open_tasks.accepted(action.seqs),
             act.Tell: lambda action: self._notify(action.message),
             act.Reconnect: reconnect,
         }
@@ -246,13 +248,13 @@ class ClientShell(Shell[ClientMachine]):
         self.requests = Requests()
         self.opened = threading.Event()
         self.intakes: dict[str, SinkIntake] = {}
-        self._sink = sink
+        self._open_tasks = open_tasks
         self._opened = False
 
     @property
     def pending(self) -> bool:
         """True if events or new tasks wait."""
-        return bool(self.events) or self._sink.queued
+        return bool(self.events) or self._open_tasks.queued
 
     def turn(self, now: float) -> None:
         """Take new tasks in, then requests and the hub's messages.
@@ -262,8 +264,8 @@ class ClientShell(Shell[ClientMachine]):
         """
         events, handle, perform = self.events, self.machine.handle, self._perform
         left = len(events)
-        if self._sink.queued:
-            specs, runs = self._sink.drain()
+        if self._open_tasks.queued:
+            specs, runs = self._open_tasks.drain()
             if specs:
                 self.table.keep(specs)
             events.appendleft(Queued(specs, runs))
@@ -287,7 +289,7 @@ class ClientShell(Shell[ClientMachine]):
 
     def _notify(self, message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold) -> None:
         if isinstance(message, m.Notice):
-            self._sink.notice(message.progress)
+            self._open_tasks.notice(message.progress)
         elif isinstance(message, m.Answer):
             self.requests.answered(message)
         elif isinstance(message, m.SinkDeliver):
@@ -297,7 +299,7 @@ class ClientShell(Shell[ClientMachine]):
             if (intake := self.intakes.pop(message.sink, None)) is not None:
                 intake.end()
         else:
-            self._sink.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
+            self._open_tasks.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
             self.opened.set()
 
 

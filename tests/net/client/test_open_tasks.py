@@ -7,7 +7,7 @@ from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.future import OpenRun
 from taskmesh.net.client import shell as client_shell
-from taskmesh.net.client.shell import SinkTable
+from taskmesh.net.client.shell import OpenTasksView
 from taskmesh.serialize.payload import dumps_call
 from taskmesh.wire.runs import DoneRun, Spec
 
@@ -29,7 +29,7 @@ def pending():
 
 @pytest.fixture
 def sinks(pending):
-    return SinkTable(pending)
+    return OpenTasksView(pending)
 
 
 def submit(pending, sinks, number):
