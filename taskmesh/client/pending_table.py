@@ -78,6 +78,7 @@ class PendingTable:
         decoding: results that a thread is rebuilding, see TaskFuture.
         waiter_pool: for the threads that wait.
         memfd: whether large payloads go into memory files at once, since the port can pass these on.
+        weight: bytes of the larger calls of pending tasks, and of such that may run again for these.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class PendingTable:
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._is_plain = limits.result_codec == "safe"
         self._weights: dict[int, int] = {}
-        self._weight = 0
+        self.weight = 0
         self._specs_sent = SpecsSent()
         self._dependents: list[TaskFuture[Any]] = []  # in their order: none comes before what it depends on
         self._upstream = UpstreamTasks(self.lock, self._lighten)
@@ -213,21 +214,21 @@ class PendingTable:
                 self._ceiling = seq + self._limits.max_pending - len(self._pending) - 1
             if size > _WEIGHTY:
                 self._weights[seq] = size
-                self._weight += size
+                self.weight += size
             return seq
 
     def _wait_for_room(self) -> None:
         if running_loop() is not None:
             limits = self._limits
             raise QueueFull(
-                f"{len(self._pending)} tasks of {limits.max_pending} and {self._weight} bytes of "
+                f"{len(self._pending)} tasks of {limits.max_pending} and {self.weight} bytes of "
                 f"{limits.max_bytes} are pending (client.max_pending, client.max_bytes): in an event loop "
                 "use `await mesh.asubmit()`, which waits for room"
             )
         self._wait(lambda: not self._is_full(), None)
 
     def _is_full(self) -> bool:
-        return len(self._pending) >= self._limits.max_pending or self._weight >= self._limits.max_bytes
+        return len(self._pending) >= self._limits.max_pending or self.weight >= self._limits.max_bytes
 
     def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
         """Return what to await before `put` is tried again; None when there is room (or never will be)."""
@@ -375,7 +376,7 @@ class PendingTable:
 
     def _lighten(self, seq: int) -> None:
         """The call of a task is not kept any more; lock held."""
-        self._weight -= self._weights.pop(seq, 0)
+        self.weight -= self._weights.pop(seq, 0)
 
     def _free(self, count: int) -> None:
         self._ceiling += count
@@ -412,10 +413,11 @@ class PendingTable:
         """Take the tasks submitted since the last drain, with the specs that are new in them."""
         specs: list[tuple[int, Spec]] = []
         runs: list[Run] = []
-        dependents = self._dependents[: len(self._dependents)]
-        del self._dependents[: len(dependents)]
-        taken = self._dirty[: len(self._dirty)]  # after the dependents: all that these depend on is there
-        del self._dirty[: len(taken)]
+        with self.lock:  # whoever holds it is submitting tasks that are to travel together
+            dependents = self._dependents[: len(self._dependents)]
+            del self._dependents[: len(dependents)]
+            taken = self._dirty[: len(self._dirty)]  # after the dependents: all that these depend on is there
+            del self._dirty[: len(taken)]
         for run in taken:
             run.dirty = False  # first: what is queued from here on makes it dirty again
             futures = run.queued[: len(run.queued)]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from taskmesh.client.chunk_size import ChunkSizer
 from taskmesh.client.client import Client
-from taskmesh.client.functions import FunctionTable
+from taskmesh.client.functions import EncodedFunction, FunctionTable
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.map_results import AsyncMapResults, MapResults
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
+from taskmesh.client.pipe import PipeResults, Stages
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
@@ -310,6 +311,52 @@ class Submitter:
             return_exceptions=return_exceptions,
         )
 
+    def pipe(
+        self,
+        items: Iterable[Any],
+        /,
+        *tasks: Callable[..., Any],
+        buffersize: int = 1000,
+        ordered: bool = False,
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """Have each item go through the tasks in turn, and iterate over the results of the last one.
+
+        Each task gets what the one before has returned, straight from hub to worker; the tasks may be on
+        different queues and pools. An item's error is raised in its place, as that of the task that failed.
+        Tasks but the last have `ignore_result=True`, and later ones go before earlier ones. Leaving the loop,
+        close() and dropping the iterator cancel what is under way.
+
+        Args:
+            items: where the items come from; they may be endless, and are drawn as there is room.
+            tasks: functions or task functions of one argument.
+            buffersize: items that may be drawn and not yet given out.
+            ordered: results come in the order of the items, not as they end.
+            timeout: seconds from now within which every result has to be there.
+            return_exceptions: an item's error, too, is given in its place, so that one loop sees all results.
+
+        Raises:
+            ConfigError: a number cannot be used, or the options of a task do not fit a stage.
+            TimeoutError: (while iterating) a result was not there in time.
+            SerializationError, QueueFull, MeshClosed: as `submit`, here or while iterating.
+        """
+        if not tasks:
+            raise TypeError("pipe() takes items and at least one task")
+        if not is_count(buffersize):
+            raise ConfigError(f"buffersize has to be a number of items >= 1, not {buffersize!r}")
+        if not _is_timeout(timeout):
+            raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
+        return PipeResults(
+            _stages(self, tasks),
+            iter(items),
+            buffersize,
+            self,
+            ordered=ordered,
+            timeout=timeout,
+            return_exceptions=return_exceptions,
+        )
+
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
         """Return a submitter to the same mesh with these options, which go before the tasks' own.
 
@@ -319,6 +366,32 @@ class Submitter:
         submitter = Submitter(self._client, {**self._options, **options}, owner=self, group=self._group)
         submitter._put, submitter._on_map = self._put, self._on_map
         return submitter
+
+
+def _stages(submitter: Submitter, tasks: Sequence[Callable[..., Any]]) -> Stages:
+    """Return the tasks of a pipe. Raises ConfigError as `pipe` does."""
+    client, last = submitter._client, len(tasks) - 1
+    encoded = [_stage(submitter, task, at, is_last=at == last) for at, task in enumerate(tasks)]
+    return Stages(client, submitter._put, encoded, submitter._group or client.new_group())
+
+
+def _stage(submitter: Submitter, task: Callable[..., Any], at: int, *, is_last: bool) -> EncodedFunction:
+    """Return a task as a stage: later ones go first, and all but the last ignore their results."""
+    options = submitter._functions.encoded(task).options
+    if options.key is not None:
+        raise ConfigError("a task with a key= cannot be a stage of a pipe: submit its calls one by one")
+    if options.acks == "early" and not is_last:
+        raise ConfigError(
+            'acks="early" forbids a task to run again, which it may have to for the result that the next '
+            "stage of a pipe needs: only the last stage can have it"
+        )
+    if options.by is not None and at:
+        raise ConfigError(
+            "Limit(by=) looks at the arguments of a call, which a stage gets from the one before: only the "
+            "first stage of a pipe can have it"
+        )
+    changed = submitter.with_options(priority=options.priority + at)
+    return (changed if is_last else changed.with_options(ignore_result=True))._functions.encoded(task)
 
 
 def client_of(submitter: Submitter) -> Client:

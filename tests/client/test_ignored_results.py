@@ -134,7 +134,7 @@ class TestDependents:
         future = size_of.submit(echo.with_options(ignore_result=True).submit(bytes(LARGE)))
 
         assert future.result(END_S) == LARGE
-        assert table._weight == 0
+        assert table.weight == 0
 
     def test_a_chain_goes_with_its_last_future(self, mesh: Mesh):
         first = square.submit(1)

@@ -160,7 +160,7 @@ def test_put_of_many_bytes_waits_for_room():
     thread.join(WAIT_S)
 
     assert not thread.is_alive()
-    assert table._weight == 300
+    assert table.weight == 300
 
 
 def test_put_when_full_in_an_event_loop_raises_queue_full():

@@ -45,6 +45,14 @@ def span(seconds: float, _user: str = "") -> tuple[float, float]:
     return begin, time.time()
 
 
+def stage(argument: tuple[int, list[float]]) -> tuple[int, list[float]]:
+    """Takes the first of the times; returns the item with the others."""
+    item, (seconds, *others) = argument
+    if seconds:
+        span(seconds)
+    return item, others
+
+
 def size_of(data: bytes) -> int:
     return len(data)
 
