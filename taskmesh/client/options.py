@@ -226,6 +226,10 @@ class TaskOptions:
                 "ignore_result=True and sink= leave nobody to fetch the result, and keep= and key= hold it "
                 "for those who ask for it later: choose one"
             )
+        if changed.ignore_result and changed.sink:
+            raise ConfigError(
+                "ignore_result=True sends the result to nobody, and sink= to its consumers: choose one"
+            )
         return changed
 
     @property

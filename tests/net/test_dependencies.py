@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from taskmesh import Mesh
 from taskmesh.errors import BadSignature, ConfigError, DependencyError
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
@@ -36,6 +37,21 @@ def test_values_over_tcp_with_keys(programs: Programs, ring: Ring):
         with pytest.raises(DependencyError) as caught:
             blocked.result(END_S)
         assert isinstance(caught.value.__cause__, workload.Refusal)
+
+
+@pytest.mark.parametrize("place", ["embedded", "hub"])
+def test_large_values_of_many_chains_are_each_their_own(programs: Programs, place: str):
+    """Their memory files are used again: by client, hub, pool and slots, but not while one of these reads."""
+    address = programs.hub()[1] if place == "hub" else None
+    if address:
+        programs.worker(address, slots=2)
+    with Mesh(address) if address else Mesh(workers=2) as mesh:
+        firsts = [mesh.submit(workload.filled, number % 251, 150_000) for number in range(300)]
+        seconds = [mesh.submit(workload.echo, first) for first in firsts]
+        ends = [mesh.submit(workload.content, second) for second in seconds]
+        del firsts, seconds
+
+        assert [end.result(END_S) for end in ends] == [(150_000, {number % 251}) for number in range(300)]
 
 
 def test_the_result_of_a_key_is_no_argument_where_results_are_signed(programs: Programs, ring: Ring):

@@ -129,8 +129,19 @@ def test_nonsense_is_refused(arguments: dict, error: str):
     mesh = Mesh(workers=1)
     with pytest.raises(ConfigError, match=error):
         mesh.sink(**arguments)
-    with pytest.raises(ConfigError, match="choose one"):
-        mesh.with_options(sink="s", key="k").submit(workload.add, 1, 2)
+    for option in {"key": "k"}, {"keep": 10.0}, {"ignore_result": True}:
+        with pytest.raises(ConfigError, match="choose one"):
+            mesh.with_options(sink="s", **option).submit(workload.add, 1, 2)
+
+
+def test_its_result_is_no_argument_but_its_end_can_be_waited_for(mesh: Mesh):
+    (future,) = submit(mesh, range(1))
+    with pytest.raises(ConfigError, match="wait for it with after="):
+        mesh.submit(workload.echo, future)
+    after = mesh.with_options(after=future).submit(workload.add, 1, 2)
+    with mesh.sink("s") as sink:
+        sink.ack(sink.get(WAIT_S))
+    assert after.result(WAIT_S) == 3
 
 
 def test_one_mesh_takes_from_a_sink_once(mesh: Mesh):

@@ -61,6 +61,15 @@ def zeros(size: int) -> bytes:
     return bytes(size)
 
 
+def filled(value: int, size: int) -> bytes:
+    return bytes([value]) * size
+
+
+def content(data: bytes) -> tuple[int, set[int]]:
+    """Returns how many bytes these are, and which."""
+    return len(data), set(data)
+
+
 def supervisor() -> int:
     """The process id of the fork server, which is one for each pool."""
     return os.getppid()
