@@ -46,7 +46,7 @@ def test_large_values_of_many_chains_are_each_their_own(programs: Programs, plac
     if address:
         programs.worker(address, slots=2)
     with Mesh(address) if address else Mesh(workers=2) as mesh:
-        firsts = [mesh.submit(workload.filled, number % 251, 150_000) for number in range(300)]
+        firsts = [mesh.submit(workload.repeated, number % 251, 150_000) for number in range(300)]
         seconds = [mesh.submit(workload.echo, first) for first in firsts]
         ends = [mesh.submit(workload.content, second) for second in seconds]
         del firsts, seconds

@@ -61,7 +61,7 @@ def zeros(size: int) -> bytes:
     return bytes(size)
 
 
-def filled(value: int, size: int) -> bytes:
+def repeated(value: int, size: int) -> bytes:
     return bytes([value]) * size
 
 
