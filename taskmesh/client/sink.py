@@ -26,6 +26,8 @@ CLOSING = 5.0
 """Seconds that closing a sink waits for the hub's word on the last acknowledgements."""
 REMEMBERED = 100_000
 """Outcomes acknowledged last that are not given out again should a new link bring them once more."""
+UNNUMBERED = 0
+"""The number of an outcome that the hub has taken back from this consumer, and perhaps given to another."""
 _CREDIT = Setting(PositiveSize)
 _PICKLED = (
     "its result is pickled, and this client takes plain data only (client.result_codec): open the sink with "
@@ -170,6 +172,8 @@ class Sink:
             self._recent[outcome.task] = None
             if len(self._recent) > REMEMBERED:
                 self._recent.popitem(last=False)
+            if number == UNNUMBERED:
+                return  # should it come here again the hub hears of it
             self._acked.append(number)
             first = len(self._acked) == 1
         if first and self._port is not None:
@@ -208,6 +212,7 @@ class Sink:
                 self._generation = message.generation
                 self._here.clear()
                 self._acked.clear()
+                self._numbers = dict.fromkeys(self._numbers, UNNUMBERED)  # the hub gives others out
             for number, outcome in found:
                 if outcome.task in self._recent:
                     again.append(number)

@@ -31,6 +31,7 @@ from taskmesh.wire.runs import (
 )
 from tests.simulation.attempts import Attempts
 from tests.simulation.configs import QUEUES
+from tests.simulation.consumption import Consumption
 from tests.simulation.durability import Durability
 from tests.simulation.workload import Act, Plan, Workload
 
@@ -48,7 +49,7 @@ class Audit:
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         commanded: pools' processes to which a hub had something to say, by name and instance.
-        failed: tasks of which any hub has sent a bad end.
+        failed: tasks of which any hub has sent a bad end, or put one into a sink.
         fulfilled: the values that clients have given promises, by key; an empty one is an error.
         clock_moved: somebody has set the clock that the times in a hub's journal are by.
         orphaned: bound to clients that were gone for long when pools last held it.
@@ -72,6 +73,7 @@ class Audit:
         self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
         self.durability = Durability()
+        self.consumption = Consumption()
         self.clock_moved = False
         self.fulfilled: dict[str, set[bytes]] = {}
         self._first: dict[tuple[int, str], int] = {}
@@ -234,6 +236,7 @@ class Audit:
             young: the hub still keeps the numbers of what nobody has asked for.
         """
         self.attempts.forgotten(epoch, client, young=young)
+        self.consumption.forgotten(epoch, client)
         for known in (self._deliveries, self._attempts):
             for key in [key for key in known if key[:2] == (epoch, client)]:
                 del known[key]
@@ -353,6 +356,8 @@ class Audit:
             return None  # its client has given it up, and drops what it hears of it
         self.require(key not in self.outcomes, "S4: a second outcome", key, self.outcomes.get(key), kind)
         self.outcomes[key] = kind
+        if plan.kind.spec.sink:
+            self.consumption.ended(plan, kind)
         return plan
 
     def _check_result(self, plan: Plan, payload: bytes) -> None:
@@ -373,7 +378,7 @@ class Audit:
             return
         fits = any(not plan.too_large(limit) for limit in self.limits)
         self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))
-        result = b"" if plan.kind.spec.ignore_result else plan.result
+        result = plan.result if plan.keeps_result else b""
         self.require(payload == result, "S12: another task's result", (plan.client, plan.seq), payload)
         hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS, Act.PLAGUE)
         self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
@@ -444,13 +449,14 @@ class Audit:
         """S23: of every task that never started, one that it depends on ended badly.
 
         A client that leaves a hub which goes on, and comes back, may hear of one that ended badly there what
-        it has heard of another hub: that it succeeded.
+        it has heard of another hub: that it succeeded. What was in a sink of a hub that died runs again, too.
         """
         for plan in self._blocked:
             keys = [(plan.client, seq) for seq in plan.upstream]
             ends = ["cancelled" if key in self.cancelled else self.outcomes.get(key) for key in keys]
             failed = any(end != "done" for end in ends)
             several = not self.attempts.one_hub or bool(self.durability.accepted)  # at a time, or one by one
+            several = several or any(self._workload.plans[key].kind.spec.sink for key in keys)
             elsewhere = several and not self.failed.isdisjoint(keys)
             elsewhere = elsewhere or not self.attempts.over.isdisjoint(keys)
             self.require(failed or elsewhere, "S23: blocked, and none failed", plan, ends)

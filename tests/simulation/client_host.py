@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from taskmesh.client.sink import Sink
 from taskmesh.core import actions as act
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
@@ -140,6 +141,7 @@ class ClientHost(Host[ClientMachine]):
         self.answers: dict[int, m.Answer] = {}
         self.asked = 0
         self.promises: dict[int, str] = {}
+        self.intakes: dict[str, Sink] = {}
         self._config = config
         self._next = 1
         self._known: set[int] = set()
@@ -306,15 +308,26 @@ class ClientHost(Host[ClientMachine]):
                     self.setting.audit.durability.heard(plans[self.client, seq] for seq in seqs)
                 case act.Reconnect():
                     self._move()
-                case act.Tell(message=m.Answer() as answer):
-                    self.answers[answer.number] = answer
-                    if answer.value is True and answer.number in self.promises:
-                        key = self.promises.pop(answer.number)
-                        self.setting.audit.first(key, self.machine.epoch, self.client)
                 case act.Tell(message=message):
-                    self.setting.audit.told(self.client, message)
+                    self._told(message)
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
+
+    def _told(self, message: object) -> None:
+        """The application hears something that is no outcome of its own tasks."""
+        match message:
+            case m.Answer():
+                self.answers[message.number] = message
+                if message.value is True and message.number in self.promises:
+                    key = self.promises.pop(message.number)
+                    self.setting.audit.first(key, self.machine.epoch, self.client)
+            case m.SinkDeliver():
+                if (intake := self.intakes.get(message.sink)) is not None:
+                    intake.put(message)
+            case m.SinkTold():
+                self.intakes.pop(message.sink, None)
+            case _:
+                self.setting.audit.told(self.client, message)
 
     def _news_of(self, run: DoneRun) -> DoneRun:
         """Of a run of successes, those that are waited for."""

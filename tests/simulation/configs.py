@@ -31,6 +31,11 @@ def has_journal(seed: int) -> bool:
     return seed % 7 in (0, 3) and not has_two_hubs(seed)
 
 
+def has_sinks(seed: int) -> bool:
+    """Whether clients of a world take from sinks; it has one hub then: a sink is one hub's."""
+    return seed % 11 in (4, 6) and not has_two_hubs(seed)
+
+
 def hub_config(chance: random.Random) -> HubSettings:
     """The hub's."""
     tight, full = chance.random() < 0.2, chance.random() < 0.2

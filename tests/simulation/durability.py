@@ -126,6 +126,7 @@ class Durability:
             task = client << SEQ_BITS | seq
             session = state.clients.get(client)
             waits = session is not None and session.unacknowledged({seq})
+            waits = waits or state.sinks.unacknowledged(client, {seq})  # it has expired meanwhile
             known = task in here or waits or state.result_cache.of_task(task, state.now)
             require(bool(known), "J2: accepted, and the next hub does not know it", (client, seq))
         return {task for task in self.ended if task[0] << SEQ_BITS | task[1] in here}

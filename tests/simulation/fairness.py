@@ -32,6 +32,10 @@ class Waiting:
         self.others: set[Name] = set()
 
 
+PLENTY = 1 << 20
+"""Bytes that a sink has room for which is not full soon."""
+
+
 class Fairness:
     """What every lineup and every group that waits in one has seen others be given.
 
@@ -66,7 +70,9 @@ class Fairness:
                 continue  # a limited one: its keys have turns of their own
             name = lineup.route, lineup.priority
             waiting = self._look(lineup, former.get(name), served.get(name, []))
-            if waiting.heads:
+            sink = name[0][3]
+            bounded = sink and hub.state.sinks.room(sink) < PLENTY  # it may take nothing more
+            if waiting.heads and not bounded:
                 self._waiting[name] = waiting
                 _let_by(name, waiting, _others(hub, name, order))
 

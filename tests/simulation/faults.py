@@ -55,6 +55,7 @@ EXPECTED = (
     ("place refused", "slot"),
     ("clock set", "hub"),
     ("runs again for its result", "task"),
+    ("closes and opens again", "consumer"),
 )
 """Every fault (or rare event) with the role or link that it meets; a campaign must show each often enough."""
 

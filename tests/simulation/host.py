@@ -56,6 +56,11 @@ class Host(Generic[M]):
         return self.setting.timetable.now + self.offset
 
     @property
+    def life(self) -> int:
+        """Counts the starts and ends."""
+        return self._life
+
+    @property
     def machine(self) -> M:
         """The machine of the present life."""
         if self._machine is None:

@@ -10,14 +10,17 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
+from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.sinks import Sinks
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalKept
+from taskmesh.wire.runs import DoneRun, Failed
 from tests.simulation.configs import LIMITS
 from tests.simulation.fairness import Fairness
 from tests.simulation.host import Host
@@ -85,6 +88,7 @@ class HubHost(Host[HubMachine]):
         falling: its clock goes back between two lives, and with it the epochs.
         wall: what the clock on its wall shows at the world's time 0. set_back: it has been set back.
         schedules_over: no schedule is taken any more.
+        sink_bytes: what its sinks may hold; 0 for as much as other outcomes that it keeps.
     """
 
     def __init__(self, setting: Setting, far: Far, config: HubSettings, place: int = 0) -> None:
@@ -108,6 +112,7 @@ class HubHost(Host[HubMachine]):
         self.wall = WALL
         self.set_back = False
         self.schedules_over = False
+        self.sink_bytes = 0
         self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
 
@@ -125,8 +130,11 @@ class HubHost(Host[HubMachine]):
         self.setting.audit.limits.append(self._config.max_payload)
         self.started = self.resumed = self.setting.timetable.now
         machine = HubMachine(self._config, self.clock())
+        if self.sink_bytes:
+            machine.state.sinks = Sinks(replace(self._config, result_bytes=self.sink_bytes))
         self._watch_permits(machine.state.ledger.limits)
         self._watch_cache(machine.state.result_cache)
+        self._watch_sinks(machine.collector, machine.state.sinks)
         life = self._life + 1
         if self.disk is not None:
             self._journal = self._open(self.disk, life)
@@ -193,6 +201,22 @@ class HubHost(Host[HubMachine]):
             end(record, cause, took)
 
         limits.end = note  # type: ignore[method-assign]
+
+    def _watch_sinks(self, collector: Collector, sinks: Sinks) -> None:
+        """Notes which outcomes count as acknowledged, and which bad ends go to sinks."""
+        acknowledged, put, epoch = collector.acknowledged, sinks.put, self.epoch
+
+        def note(outcome: DoneRun | Failed) -> None:
+            self.setting.audit.consumption.settled(epoch, outcome)
+            acknowledged(outcome)
+
+        def note_put(sink: str, name: str, outcome: DoneRun | Failed) -> None:
+            if isinstance(outcome, Failed):
+                self.setting.audit.failed.add((outcome.client, outcome.seq))
+            put(sink, name, outcome)
+
+        collector.acknowledged = note  # type: ignore[method-assign]
+        sinks.put = note_put  # type: ignore[method-assign]
 
     def resume(self) -> None:
         """SIGCONT: what it had in hand while it stood still is nobody's fault."""
@@ -392,6 +416,8 @@ class HubHost(Host[HubMachine]):
             self._check_accepted(client, message.accepted)
             self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
             self.setting.audit.failed.update((client, failure.seq) for failure in message.failed)
+        if isinstance(message, m.SinkDeliver):
+            self.setting.audit.consumption.delivered(self.epoch, message)
         link = self._far.gateway(self.place, client)
         if link is not None:
             self.setting.network.send(link, message)

@@ -25,11 +25,13 @@ from tests.simulation.configs import (
     LEASE,
     client_config,
     has_journal,
+    has_sinks,
     has_two_hubs,
     hub_config,
     pool_config,
     pools_of,
 )
+from tests.simulation.consumer import Consumer
 from tests.simulation.faults import Faults
 from tests.simulation.hub_host import APART, HubHost, LaneEnd
 from tests.simulation.network import Link
@@ -49,7 +51,7 @@ from tests.simulation.scenes import (
     turned_slow,
 )
 from tests.simulation.setting import Setting
-from tests.simulation.workload import Plan
+from tests.simulation.workload import SINKS, Plan
 
 CHECK_EVERY = 150
 """Steps between two readings of the machines' books."""
@@ -94,7 +96,8 @@ class Report:
 class World:
     """One hub or two, three to five pools that serve them, two clients, and what happens to them.
 
-    Where there are two hubs a client is with one of them, and moves when that does not answer.
+    Where there are two hubs a client is with one of them, and moves when that does not answer. Where
+    there are sinks three clients take from them.
 
     Args:
         seed: decides everything. calm: True plays it without faults (every twelfth seed is calm anyway).
@@ -117,7 +120,12 @@ class World:
             settings = replace(settings, max_payload=0)
         if has_journal(seed):
             settings = replace(settings, journaled=True)
+        self._has_sinks = has_sinks(seed)
+        if self._has_sinks:
+            self.setting.workload.use_sinks()
         self.hub = HubHost(self.setting, self, settings)
+        if self._has_sinks:
+            self.hub.sink_bytes = chance.choice((0, 400, 4000))
         self.hubs = [self.hub]
         pools = [pool_config(chance, index) for index in range(pools_of(seed))]
         if has_two_hubs(seed):
@@ -170,6 +178,8 @@ class World:
             host.place = self.setting.chance.randrange(len(self.hubs))
         self.clients.append(host)
         host.start()
+        for sink in SINKS if self._has_sinks else ():
+            Consumer(host, sink, idle=self.setting.chance.random() < 0.3)
         return host
 
     def replace_client(self, client: ClientHost) -> None:
@@ -201,7 +211,7 @@ class World:
         for pool in self.pools:
             late = pool is not self.pools[0] and chance.random() < 0.1  # that one serves every queue
             timetable.after((self._heal_at if late else 0.2) * chance.random(), self._start, pool)
-        for _ in range(2):
+        for _ in range(3 if self._has_sinks else 2):
             self._new_client()
         self._plan_work()
         if self.seed % 4 == 2:
@@ -214,11 +224,13 @@ class World:
             self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
         self.until(self._heal_at)
         self._faults.heal()
+        self.setting.audit.consumption.all_is_well = True
         for hub in self.hubs:
             hub.end_schedules()
         timetable.after(0.0, self._ask_status)
         self.finish("L1", BOUND)
         self._check_answers()
+        self._check_sinks()
         self._check_left_behind()
         self.setting.audit.check_blocked()
         self.finish("L1", BOUND)  # a client that stood still may have submitted meanwhile
@@ -474,6 +486,13 @@ class World:
             account = self.hub.machine.state.ledger.accounts.get(client.client)
             pieces = account.finished.pieces if account is not None else 0
             self.setting.audit.require(pieces <= 1, "S19: numbers are left out", client.name, pieces)
+
+    def _check_sinks(self) -> None:
+        """K5: where consumers take everything, and acknowledge it, sinks are empty in the end."""
+        deadline = self.setting.timetable.now + BOUND
+        while full := [sink for hub in self.hubs for sink in hub.machine.state.sinks.view() if sink["bytes"]]:
+            self.setting.audit.require(self.setting.timetable.now < deadline, "K5: nobody takes these", full)
+            self._step()
 
     def _ask_status(self) -> None:
         for client in self.clients:

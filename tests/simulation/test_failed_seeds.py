@@ -24,6 +24,9 @@ from tests.simulation.simulation import World
             1035812125947, id="S11: cancelled at one hub, and an older submission came to the other"
         ),
         pytest.param(53125670035, id="S20: an old Hello came late, its pool counted as back with nothing"),
+        pytest.param(26, id="K5: a sink was closed without a link and opened again, with the old numbers"),
+        pytest.param(48, id="S23: a task after one whose outcome was in a sink: nothing was known of it"),
+        pytest.param(182, id="K1: a bad end of the journal went past its sink"),
         pytest.param(615396210539, id="S21: told to leave in the moment in which its lease was over"),
     ],
 )

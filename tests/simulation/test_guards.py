@@ -6,13 +6,14 @@ import pytest
 
 from tests.simulation.guards import GUARDS
 from tests.simulation.simulation import SimulationFailure, World
+from tests.simulation.sink_guards import SINK_GUARDS
 
 SECONDS = 60.0
 SEEDS = 400
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("take_out", GUARDS, ids=lambda guard: guard.__name__)
+@pytest.mark.parametrize("take_out", [*GUARDS, *SINK_GUARDS], ids=lambda guard: guard.__name__)
 def test_without_a_guard_some_seed_fails(take_out, monkeypatch):
     take_out(monkeypatch)
     began = time.process_time()

@@ -31,11 +31,12 @@ def test_another_seed_plays_another_way(played):
 
 
 def test_a_seed_is_large_enough(played):
-    world, report = played[6]
+    world, report = played[8]
 
     assert report.tasks >= 200
     assert len(world.pools) == 3
     assert len(world.clients) == 2
+    assert len(played[6][0].clients) == 3, "they take from sinks"
 
 
 OWN = {("full", "journal"), ("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}

@@ -95,9 +95,14 @@ class Plan:
         return result_of(self.payload)
 
     @property
+    def keeps_result(self) -> bool:
+        """Whether its client hears the result."""
+        return not (self.kind.spec.ignore_result or self.kind.spec.sink)
+
+    @property
     def may_be_needed(self) -> bool:
         """Whether its result can be had when others need it."""
-        return not (self.kind.spec.ignore_result and self.kind.spec.acks == "early")
+        return not (self.kind.spec.sink or (self.kind.spec.ignore_result and self.kind.spec.acks == "early"))
 
     @property
     def is_promise(self) -> bool:
@@ -262,6 +267,24 @@ KINDS = (
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
 )
+SINKS = ("x", "y")
+TO_SINKS = (
+    _kind("to-x", sink="x", slow=0.02, weight=40),
+    _kind(
+        "to-x-flaky",
+        sink="x",
+        queue="a",
+        acts=(OK, (Act.FLAKY, 4), (Act.FAILS, 3), (Act.SHAKY, 2), (Act.POISON, 1)),
+        seconds=(0.0, 0.1),
+        max_retries=1,
+        backoff=0.05,
+        weight=20,
+    ),
+    _kind("to-y", sink="y", seconds=(0.0, 0.1), weight=20),
+    _kind("to-y-once", sink="y", acks="early", seconds=(0.0, 0.02), weight=6),
+    _kind("to-y-fleeting", sink="y", expires=0.6, seconds=(0.0, 0.02), weight=6),
+)
+"""Of worlds with consumers only."""
 URGENT, _, BOUND = KINDS[-3:]
 LASTING = _kind("lasting", max_retries=2, backoff=0.5, factor=2.0, jitter=False)
 UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
@@ -288,10 +311,10 @@ class Workload:
         self.plans: dict[tuple[int, int], Plan] = {}
         self.firings: set[tuple[int, int]] = set()
         self._chance = chance
-        self._weights = [kind.weight for kind in KINDS]
+        self._kinds: tuple[Kind, ...] = KINDS
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
-            for kind in (*KINDS, LASTING, UNSERVED, PROMISED, ATTACHED)
+            for kind in (*KINDS, *TO_SINKS, LASTING, UNSERVED, PROMISED, ATTACHED)
         }
 
     def firing(self, client: int, seq: int, number: int, spec: Spec, payload: bytes, key: str) -> Plan:
@@ -304,9 +327,13 @@ class Workload:
             self.firings.add((client, seq))
         return plan
 
+    def use_sinks(self) -> None:
+        """From now on the outcomes of some tasks go to sinks."""
+        self._kinds = (*KINDS, *TO_SINKS)
+
     def burst(self, client: int, first: int, count: int) -> list[Plan]:
         """`count` new tasks of a client, with counters from `first` on."""
-        kinds = self._chance.choices(KINDS, self._weights, k=count)
+        kinds = self._chance.choices(self._kinds, [kind.weight for kind in self._kinds], k=count)
         return [self._plan(client, first + index, kind) for index, kind in enumerate(kinds)]
 
     def calm_burst(

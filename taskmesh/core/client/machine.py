@@ -164,7 +164,7 @@ class ClientMachine:
         An answer may be late: to a beat before that one, and before what is not acknowledged.
         """
         self._on_accepted(answer.number, now, out)
-        if answer.rest > 0 and self._rests_if_told and not self._submits.kept:
+        if answer.rest > 0 and self._rests_if_told and not (self._submits.kept or self._sinks):
             self._beat_at = self._rests_until = now + answer.rest
 
     def _on_word(self, message: m.Notice | m.Answer) -> None:

@@ -28,7 +28,7 @@ class OpenSink:
     Attributes:
         name: its name.
         credit: bytes of outcomes that may be here unacknowledged.
-        generation: counts the beginnings.
+        generation: rises with each beginning, also when a sink is closed and opened again.
         closed: it takes no more; it goes when the hub has heard of that.
     """
 
@@ -51,9 +51,9 @@ class OpenSink:
         """The time at which something is to be sent."""
         return min(self._alive_at, self._reports.deadline(RESEND_AFTER))
 
-    def begin(self, now: float) -> list[SinkReport]:
+    def begin(self, generation: int, now: float) -> list[SinkReport]:
         """Begin anew; return the report that says so."""
-        self.generation += 1
+        self.generation = generation
         self._reports.restart(1)
         self._deliveries.restart()
         return self.report([], now)
@@ -95,6 +95,11 @@ class OpenSinks:
 
     def __init__(self) -> None:
         self._sinks: dict[str, OpenSink] = {}
+        self._generation = 0
+
+    def __bool__(self) -> bool:
+        """Return True if any is open."""
+        return bool(self._sinks)
 
     @property
     def deadline(self) -> float:
@@ -103,11 +108,13 @@ class OpenSinks:
 
     def open(self, name: str, credit: int, now: float, *, linked: bool) -> list[ClientAction]:
         """Take from a sink."""
-        former = self._sinks.get(name)
         sink = self._sinks[name] = OpenSink(name, credit)
-        if former is not None:
-            sink.generation = former.generation
-        return _sent(sink.begin(now)) if linked else []
+        return self._begin(sink, now) if linked else []
+
+    def _begin(self, sink: OpenSink, now: float) -> list[ClientAction]:
+        """Begin anew: a hub that still has an earlier consumer here takes back what that held."""
+        self._generation += 1
+        return _sent(sink.begin(self._generation, now))
 
     def acknowledge(
         self, name: str, generation: int, numbers: Sequence[int], now: float, *, linked: bool
@@ -131,7 +138,7 @@ class OpenSinks:
 
     def welcomed(self, now: float) -> list[ClientAction]:
         """There is a new link: all begin anew."""
-        return [action for sink in self._sinks.values() for action in _sent(sink.begin(now))]
+        return [action for sink in self._sinks.values() for action in self._begin(sink, now)]
 
     def on_message(self, message: SinkDeliver | SinkTold, now: float) -> list[ClientAction]:
         """Take in a delivery, or the answer to a report."""
@@ -142,7 +149,7 @@ class OpenSinks:
             if sink.closed:
                 del self._sinks[message.sink]
                 return [Tell(message)]
-            return _sent(sink.begin(now))
+            return self._begin(sink, now)
         sink.told(message.reports, now)
         if sink.is_over:
             del self._sinks[message.sink]

@@ -69,7 +69,9 @@ class Clients:
                 self._welcome(hello, known=False)
                 return
             session = self._open(hello.client, user, hello.name, now)
-            self._ledger.account(hello.client).forget_finished()
+            account = self._ledger.account(hello.client)
+            account.forget_finished()
+            account.finished.add_all(sorted(self._hub.sinks.ends.get(hello.client, ())))
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         session.slot = hello.slot
         if odd and session.warning != odd:

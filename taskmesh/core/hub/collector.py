@@ -489,8 +489,7 @@ class Collector:
         self._ledger.move(record, Cause.FAIL)
         self._hub.children.ended(record, failure)
         self._hub.dependencies.failed(record, failure)
-        for waiter in self._ledger.drop(record):
-            self.give(failure, waiter)
+        self._tell_ends(record, failure, self._ledger.drop(record))
 
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: all clients that wait are told."""

@@ -10,6 +10,7 @@ from collections import Counter
 from taskmesh.core.hub.backlog import AnyLineup, Backlog, LimitedLineup, Lineup, PartLineup
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import key_of
+from taskmesh.core.hub.sinks import Sinks, keys_of, size_at, size_of_ended
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import State, TaskRecord, counted
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
@@ -52,6 +53,7 @@ def check_hub(hub: HubState) -> None:
     held_over = hub.journal is not None  # what an earlier hub has accepted comes in whatever the cap is
     require(len(ledger.tasks) - ledger.reruns <= most or held_over, "S9: more tasks than the cap")
     _check_lanes(hub)
+    _check_sinks(hub.sinks)
     live: dict[int, int] = {}
     for record in records:
         live[record.spec.number] = live.get(record.spec.number, 0) + 1
@@ -211,6 +213,27 @@ def _check_limited(hub: HubState, backlog: Backlog) -> None:
             require(closed, "W4: a task waits for a limit that has room", counter.key)
             timed = counter.window is None or 0 < counter.opens_at <= counter.room_at()
             require(timed, "W4: no timer opens a window", counter.key, counter.opens_at)
+
+
+def _check_sinks(sinks: Sinks) -> None:
+    """W6: a sink's sizes and counts are those of what waits, and of what its consumers hold."""
+    ends: Counter[tuple[int, int]] = Counter()
+    for sink in sinks.sinks.values():
+        held = 0
+        for consumer in sink.consumers.values():
+            size = sum(size_at(each) for each in consumer.held.values())
+            require(consumer.size == size, "W6: a consumer's size is wrong", sink.name, consumer.size, size)
+            held += size
+            ends.update(key for each in consumer.held.values() for key in keys_of(each.outcome, each.place))
+        waiting = [outcome for _, outcome in sink.waiting]
+        size = held + sum(map(size_of_ended, waiting))
+        require(sink.size == size, "W6: a sink's size is wrong", sink.name, sink.size, size)
+        keys = [key for outcome in waiting for key in keys_of(outcome)]
+        require(sink.count == len(keys), "W6: a sink's count is wrong", sink.name, sink.count, len(keys))
+        ends.update(keys)
+        require(bool(size or sink.consumers), "W6: a sink that is empty and nobody's", sink.name)
+    known = {(client, seq) for client, book in sinks.ends.items() for seq in book}
+    require(known == ends.keys(), "W6: ends of tasks in sinks are not known", known ^ ends.keys())
 
 
 def _check_lanes(hub: HubState) -> None:

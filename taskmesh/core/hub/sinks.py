@@ -74,20 +74,25 @@ class Consumer:
         for place in range(places):
             self.held[first + place] = Unacknowledged(name, outcome, place)
         self._next += places
-        self.size += _size(outcome)
+        self.size += size_of_ended(outcome)
         return first
 
     def acknowledge(self, ranges: Iterable[tuple[int, int]]) -> list[Unacknowledged]:
-        """Take what it has acknowledged off its hands: numbers from the first to before the second."""
+        """Take what it has acknowledged off its hands: numbers from the first to before the second.
+
+        Ranges are in order: of one that begins before the end of another only the rest counts.
+        """
         taken: list[Unacknowledged] = []
-        held = self.held
-        for first, end in ranges:
+        held, start = self.held, 0
+        for begin, stop in ranges:
+            first, end = max(begin, start), min(stop, self._next)
+            start = max(start, end)
             if end - first > len(held):
                 numbers: Iterable[int] = [number for number in held if first <= number < end]
             else:
                 numbers = range(first, end)
             taken += [held.pop(number) for number in numbers if number in held]
-        self.size -= sum(_size_at(each) for each in taken)
+        self.size -= sum(size_at(each) for each in taken)
         return taken
 
 
@@ -117,7 +122,7 @@ class SinkQueue:
         """Take an outcome in."""
         self.waiting.append((name, outcome))
         self.count += _count(outcome)
-        self.size += _size(outcome)
+        self.size += size_of_ended(outcome)
 
     def take_back(self, consumer: Consumer) -> None:
         """A consumer is gone: what it has not acknowledged comes first."""
@@ -146,7 +151,7 @@ class SinkQueue:
                 break
             name, outcome = self._take(room, MOST_OUTCOMES - count)
             first = consumer.hold(name, outcome)
-            size += _size(outcome)
+            size += size_of_ended(outcome)
             count += _count(outcome)
             if isinstance(outcome, DoneRun):
                 message.done.append(outcome)
@@ -163,7 +168,7 @@ class SinkQueue:
     def _take(self, room: int, most: int) -> tuple[str, Ended]:
         """Take the outcomes that wait first: of a run those that there is room for, at least one."""
         name, outcome = self.waiting.popleft()
-        if isinstance(outcome, Failed) or (_size(outcome) <= room and len(outcome.seqs) <= most):
+        if isinstance(outcome, Failed) or (size_of_ended(outcome) <= room and len(outcome.seqs) <= most):
             return name, outcome
         fits, size = 0, 0
         for payload in outcome.payloads[:most]:
@@ -186,6 +191,7 @@ class Sinks:
         sinks: by name.
         closed: names of those that are full: no more tasks start whose outcomes go there.
         news: names of those of which something may be sent.
+        ends: how tasks have ended whose clients have not heard of it, by client and counter, without results.
     """
 
     def __init__(self, config: HubSettings) -> None:
@@ -193,12 +199,14 @@ class Sinks:
         self.sinks: dict[str, SinkQueue] = {}
         self.closed: set[str] = set()
         self.news: set[str] = set()
+        self.ends: dict[int, dict[int, Ended]] = {}
 
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def put(self, sink: str, name: str, outcome: Ended) -> None:
         """Take in outcomes of tasks of this name."""
         self._sink(sink).put(name, outcome)
+        self.ends.setdefault(outcome.client, {}).update(dict.fromkeys(_seqs(outcome), _bare(outcome)))
         self._changed(sink)
 
     def report(self, client: int, report: SinkReport, now: float) -> tuple[list[Ended], SinkTold]:
@@ -224,12 +232,27 @@ class Sinks:
         if report.number and consumer.reports.take(report.number):
             acked = consumer.acknowledge(report.acked)
             sink.acknowledged += len(acked)
-            sink.size -= sum(map(_size_at, acked))
-        if report.closed:
-            sink.take_back(consumer)
+            sink.size -= sum(map(size_at, acked))
+            if report.closed:  # the last one: all that it has acknowledged before is here
+                sink.take_back(consumer)
         self._changed(sink.name)
         ended = [_bare(_part(each)) for each in _grouped(acked)]
+        self._settle(ended)
         return ended, SinkTold(sink.name, report.generation, consumer.reports.to)
+
+    def _settle(self, ended: list[Ended]) -> None:
+        """The clients of these tasks hear now how they have ended."""
+        for outcome in ended:
+            book = self.ends.get(outcome.client, {})
+            for seq in _seqs(outcome):
+                book.pop(seq, None)
+            if not book:
+                self.ends.pop(outcome.client, None)
+
+    def unacknowledged(self, client: int, seqs: Iterable[int]) -> list[tuple[Ended, int]]:
+        """Return how those of a client's tasks have ended whose outcomes are in sinks."""
+        book = self.ends.get(client)
+        return [(book[seq], seq) for seq in seqs if seq in book] if book else []
 
     def room(self, name: str) -> int:
         """Return how many bytes more a sink may hold: each has an equal share of what the hub may keep."""
@@ -310,15 +333,27 @@ class Sinks:
             self.news.add(name)
 
 
+def _seqs(outcome: Ended) -> list[int]:
+    return outcome.seqs if isinstance(outcome, DoneRun) else [outcome.seq]
+
+
 def _count(outcome: Ended) -> int:
     return len(outcome.seqs) if isinstance(outcome, DoneRun) else 1
 
 
-def _size(outcome: Ended) -> int:
+def keys_of(outcome: Ended, place: int | None = None) -> list[tuple[int, int]]:
+    """Return the tasks of an outcome, or the one at a place, by client and counter."""
+    seqs = _seqs(outcome)
+    return [(outcome.client, seq) for seq in (seqs if place is None else seqs[place : place + 1])]
+
+
+def size_of_ended(outcome: Ended) -> int:
+    """Return the bytes that an outcome is counted for."""
     return size_of(outcome) if isinstance(outcome, DoneRun) else size_of_failure(outcome)
 
 
-def _size_at(held: Unacknowledged) -> int:
+def size_at(held: Unacknowledged) -> int:
+    """Return the bytes of one task's outcome."""
     outcome = held.outcome
     return (
         len(outcome.payloads[held.place]) + 32 if isinstance(outcome, DoneRun) else size_of_failure(outcome)

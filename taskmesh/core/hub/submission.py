@@ -285,13 +285,13 @@ class Submissions:
     def _missing_values(self, session: ClientSession, runs: list[Run], values: list[Value]) -> list[int]:
         """Return the tasks that runs depend on and whose outcome only the client can know.
 
-        An outcome that is on its way to the client is taken from there.
+        An outcome that is on its way to the client, or in a sink, is taken from there.
         """
         dependencies = self._hub.dependencies
         seqs = dependencies.missing(session.client, runs, values)
         if not seqs:
             return []
-        found = session.unacknowledged(set(seqs))
+        found = [*session.unacknowledged(set(seqs)), *self._hub.sinks.unacknowledged(session.client, seqs)]
         needed = {seq for run in runs for edges in run.needs for seq in edges}
         for outcome, seq in found:
             number = outcome.spec if isinstance(outcome, DoneRun) else 0

@@ -134,6 +134,34 @@ def test_without_a_link_it_opens_and_closes_with_the_next_one(client):
     assert [(report.sink, report.number) for report in reports(client)] == [("s", 1)]
 
 
+def test_opened_again_it_has_a_generation_of_its_own(client):
+    """The hub may still have the consumer of before, since nobody has told it that the link was gone."""
+    opened(client)
+    client.tell(ev.LinkLost())
+    client.tell(ev.SinkClosed("s"))
+    client.tell(ev.SinkOpened("s", 100))
+    reports(client)
+
+    client.welcome(known=True)
+
+    assert [(report.generation, report.number) for report in reports(client)] == [(2, 1)]
+
+
+def test_who_takes_from_a_sink_does_not_rest(client):
+    """It waits for outcomes: a hub that is gone is to be noticed."""
+    opened(client)
+    client.hear(m.SinkTold("s", 1, 1))
+    beats = 0
+    for _ in range(5):
+        client.now += 1.0
+        client.tell(ev.Tick())
+        beats += sum(isinstance(message, m.ClientBeat) for message in client.sent)
+        client.sent.clear()
+        client.hear(m.Accepted(0, rest=10.0))
+
+    assert beats == 5
+
+
 def test_ranges():
     assert ranges_of([]) == []
     assert ranges_of([4, 1, 2, 9, 3]) == [(1, 5), (9, 10)]

@@ -6,8 +6,8 @@ from taskmesh.core import events as ev
 from taskmesh.core.hub.sinks import MOST_OUTCOMES, Sinks
 from taskmesh.core.ids import text_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun
-from tests.core.rig import EPOCH, HubRig, spec
+from taskmesh.wire.runs import DoneRun, Run
+from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 LEASE = 3.0
 SUBMITTER, ONE, OTHER = 1, 2, 3
@@ -304,3 +304,59 @@ def test_the_submitter_s_end_does_not_end_what_is_in_the_sink(rig):
     assert one.seqs == seqs
     one.ack(*seqs)
     assert rig.hub.state.sinks.sinks["s"].size == 0
+
+
+def test_a_consumer_closes_once_all_that_it_has_acknowledged_before_is_here(rig):
+    one = Consumer(rig, ONE)
+    seqs = produce(rig, 2)
+    assert one.seqs == seqs
+
+    one.say(3, [], closed=True)  # report 2 was lost
+    assert rig.hub.state.sinks.sinks["s"].consumers
+    one.say(2, [(1, 3)])
+    one.say(3, [], closed=True)
+
+    assert rig.hub.state.sinks.sinks == {}
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
+
+
+def test_of_ranges_that_overlap_each_number_is_looked_at_once(rig):
+    one = Consumer(rig, ONE)
+    seqs = produce(rig, 6)
+    assert one.seqs == seqs
+
+    one.report([(3, 5), (1, 4), (2, 1 << 62)])
+
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs[2:], "done")
+
+
+@pytest.mark.parametrize("kind", ["done", "exception"])
+def test_a_task_may_depend_on_one_whose_outcome_is_in_a_sink(rig, kind):
+    session = rig.join()
+    (first,) = rig.submit(SUBMITTER, 1, TO_SINK)
+    if kind == "done":
+        run_all(rig, session)
+    else:
+        rig.fail(session, (SUBMITTER, first, 1), retryable=False)
+
+    second = rig.depend(client=SUBMITTER, after=(first,))
+
+    assert not [message for message in rig.told[SUBMITTER] if isinstance(message, m.NeedValues)]
+    if kind == "done":
+        assert rig.state(SUBMITTER, second) == "SENT"
+    else:
+        assert rig.outcomes(SUBMITTER) == {second: "dependency"}
+
+
+def test_what_is_in_a_sink_does_not_run_again_for_a_client_that_was_forgotten(rig):
+    seqs = produce(rig, 2)
+    rig.tell(ev.FromClient(SUBMITTER, m.ClientBye(cancel=False)))
+    rig.client(SUBMITTER)
+
+    run = Run(number_of(TO_SINK), 0, seqs, [b"x"] * len(seqs), again=True)
+    rig.tell(ev.FromClient(SUBMITTER, m.Submit(1, [(number_of(TO_SINK), TO_SINK)], [run])))
+
+    assert rig.held[rig.session()] == []
+    one = Consumer(rig, ONE)
+    one.ack(*one.seqs)
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")

@@ -1,0 +1,73 @@
+"""A consumer as a program sees it: which outcomes it is given, and which numbers it acknowledges."""
+
+from taskmesh.client.sink import Sink
+from taskmesh.wire.messages import SinkDeliver
+from taskmesh.wire.runs import PICKLE, DoneRun
+
+
+class Port:
+    """A client and its port: they note that something was acknowledged."""
+
+    closed = False
+    result_codec = PICKLE
+
+    def __init__(self) -> None:
+        self.acked = 0
+
+    def open(self) -> "Port":
+        return self
+
+    def open_sink(self, name: str, credit: int, intake: object) -> None:
+        assert (name, credit) == ("s", 100)
+
+    def sink_acked(self, name: str) -> None:
+        self.acked += 1
+
+
+def opened() -> Sink:
+    return Sink(Port(), "s", 100, "manual").__enter__()
+
+
+def deliver(sink: Sink, generation: int, **numbers: int) -> None:
+    """Outcomes of tasks t1, t2 ... under these numbers."""
+    seqs = [int(task[1:]) for task in numbers]
+    done = [DoneRun(1, 7, 1, "p/0", [seq], [b"r"], 0.1) for seq in seqs]
+    sink.put(SinkDeliver("s", generation, 1, done, ["f"] * len(done), list(numbers.values())))
+
+
+def test_an_outcome_of_an_earlier_generation_is_not_acknowledged_by_its_number():
+    """That number is another outcome's now, which the program has not seen."""
+    sink = opened()
+    deliver(sink, 1, t1=1)
+    first = sink.get(0)
+    deliver(sink, 2, t2=1)
+
+    sink.ack(first)
+
+    assert sink.take_acked() == (2, [])
+    sink.ack(sink.get(0))
+    assert sink.take_acked() == (2, [1])
+
+
+def test_what_was_acknowledged_in_vain_is_acknowledged_when_it_comes_again():
+    sink = opened()
+    deliver(sink, 1, t1=1)
+    first = sink.get(0)
+    deliver(sink, 2, t2=1)
+    sink.ack(first)
+
+    deliver(sink, 2, t1=2)
+
+    assert sink.take_acked() == (2, [2])
+    assert sink.get(0).task == (7, 2)
+
+
+def test_what_is_in_the_program_s_hands_is_not_given_out_again():
+    sink = opened()
+    deliver(sink, 1, t1=1)
+    first = sink.get(0)
+    deliver(sink, 2, t1=5)
+
+    sink.ack(first)
+
+    assert sink.take_acked() == (2, [5])
