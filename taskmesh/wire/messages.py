@@ -169,6 +169,10 @@ class DropSchedule(msgspec.Struct, tag=11):
     name: Name
 
 
+MOST_SINKS = 1000
+"""Sinks that one client takes from at a time."""
+
+
 class SinkReport(msgspec.Struct, tag=12):
     """A client takes outcomes from a sink.
 

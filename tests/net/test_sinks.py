@@ -149,6 +149,13 @@ def test_one_mesh_takes_from_a_sink_once(mesh: Mesh):
         mesh.sink("s").__enter__()
 
 
+def test_a_program_takes_from_so_many_sinks(mesh: Mesh, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("taskmesh.wire.messages.MOST_SINKS", 1)
+
+    with mesh.sink("s"), pytest.raises(ConfigError, match="takes from 1 sinks already"):
+        mesh.sink("t").__enter__()
+
+
 # --- W53 --------------------------------------------------------------------------------------------------
 
 

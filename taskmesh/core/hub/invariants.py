@@ -232,6 +232,8 @@ def _check_sinks(sinks: Sinks) -> None:
         require(sink.count == len(keys), "W6: a sink's count is wrong", sink.name, sink.count, len(keys))
         ends.update(keys)
         require(bool(size or sink.consumers), "W6: a sink that is empty and nobody's", sink.name)
+    filled = {sink.name for sink in sinks.sinks.values() if sink.size}
+    require(sinks.filled == filled, "W6: it is not known which sinks hold something", sinks.filled, filled)
     known = {(client, seq) for client, book in sinks.ends.items() for seq in book}
     require(known == ends.keys(), "W6: ends of tasks in sinks are not known", known ^ ends.keys())
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.link import ReceiveWindow, SendWindow, size_of, size_of_failure
-from taskmesh.wire.messages import SinkDeliver, SinkReport, SinkTold
+from taskmesh.wire.messages import MOST_SINKS, SinkDeliver, SinkReport, SinkTold
 from taskmesh.wire.runs import DoneRun, Failed
 
 MOST_BYTES = 1 << 20
@@ -189,6 +189,7 @@ class Sinks:
 
     Attributes:
         sinks: by name.
+        filled: names of those that hold something.
         closed: names of those that are full: no more tasks start whose outcomes go there.
         news: names of those of which something may be sent.
         ends: how tasks have ended whose clients have not heard of it, by client and counter, without results.
@@ -197,6 +198,7 @@ class Sinks:
     def __init__(self, config: HubSettings) -> None:
         self._config = config
         self.sinks: dict[str, SinkQueue] = {}
+        self.filled: set[str] = set()
         self.closed: set[str] = set()
         self.news: set[str] = set()
         self.ends: dict[int, dict[int, Ended]] = {}
@@ -220,7 +222,7 @@ class Sinks:
         if consumer is not None and consumer.generation < report.generation:
             sink.take_back(consumer)
             consumer = None
-        if consumer is None and report.number == 1:
+        if consumer is None and report.number == 1 and self._may_open(client):
             consumer = sink.consumers[client] = Consumer(client, report.generation, now)
         if consumer is None or consumer.generation != report.generation:
             self._changed(sink.name)
@@ -240,6 +242,10 @@ class Sinks:
         self._settle(ended)
         return ended, SinkTold(sink.name, report.generation, consumer.reports.to)
 
+    def _may_open(self, client: int) -> bool:
+        """Return True if a client may take from one sink more."""
+        return sum(client in sink.consumers for sink in self.sinks.values()) < MOST_SINKS
+
     def _settle(self, ended: list[Ended]) -> None:
         """The clients of these tasks hear now how they have ended."""
         for outcome in ended:
@@ -255,9 +261,9 @@ class Sinks:
         return [(book[seq], seq) for seq in seqs if seq in book] if book else []
 
     def room(self, name: str) -> int:
-        """Return how many bytes more a sink may hold: each has an equal share of what the hub may keep."""
+        """Return how many bytes more a sink may hold: all that hold something share what the hub may keep."""
         sink = self.sinks.get(name)
-        others = len(self.sinks) - (sink is not None)
+        others = len(self.filled) - (name in self.filled)
         return self._config.result_bytes // (others + 1) - (sink.size if sink is not None else 0)
 
     def is_empty(self, name: str) -> bool:
@@ -326,6 +332,7 @@ class Sinks:
     def _changed(self, name: str) -> None:
         """Look at a sink that has changed: forget it if nothing is there, and nobody."""
         sink = self.sinks[name]
+        (self.filled.add if sink.size else self.filled.discard)(name)
         if not (sink.size or sink.consumers):
             del self.sinks[name]
             self.closed.discard(name)

@@ -129,9 +129,11 @@ class SubmitPort:
         """Take outcomes from a sink.
 
         Raises:
-            ConfigError: this client does so already.
+            ConfigError: this client does so already, or takes from MOST_SINKS others.
         """
         shell = self._usable()
+        if len(shell.intakes) >= m.MOST_SINKS:
+            raise ConfigError(f"this mesh takes from {m.MOST_SINKS} sinks already: close some")
         if shell.intakes.setdefault(name, intake) is not intake:
             raise ConfigError(f"this mesh takes from sink {name!r} already: threads can share its Sink")
         shell.events.append(SinkOpened(name, credit))

@@ -360,3 +360,19 @@ def test_what_is_in_a_sink_does_not_run_again_for_a_client_that_was_forgotten(ri
     one = Consumer(rig, ONE)
     one.ack(*one.seqs)
     assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
+
+
+def test_a_client_opens_so_many_sinks_and_those_that_are_empty_take_no_share(rig):
+    sinks = Sinks(rig.config)
+    every = sinks.room("s")
+
+    known = [
+        sinks.report(ONE, m.SinkReport(f"s{number}", 1, 1, 0, MANY), 0.0)[1].known
+        for number in range(m.MOST_SINKS + 2)
+    ]
+
+    assert known == [True] * m.MOST_SINKS + [False] * 2
+    assert len(sinks.sinks) == m.MOST_SINKS
+    assert sinks.room("s") == every
+    sinks.put("s0", "f", DoneRun(1, SUBMITTER, 1, "p/0", [1], [b"r"], 1.0))
+    assert sinks.room("s") == every // 2
