@@ -356,7 +356,7 @@ def test_what_is_in_a_sink_does_not_run_again_for_a_client_that_was_forgotten(ri
     run = Run(number_of(TO_SINK), 0, seqs, [b"x"] * len(seqs), again=True)
     rig.tell(ev.FromClient(SUBMITTER, m.Submit(1, [(number_of(TO_SINK), TO_SINK)], [run])))
 
-    assert rig.held[rig.session()] == []
+    assert rig.hub.state.ledger.tasks == {}
     one = Consumer(rig, ONE)
     one.ack(*one.seqs)
     assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
