@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from taskmesh.config import Config, load
 from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.client.remote_port import RemotePort
 from taskmesh.net.client.shell import OpenTasks
-from taskmesh.net.endpoints import check_local, private_folder
+from taskmesh.net.endpoints import Endpoints, check_local, private_folder
 from taskmesh.security.keys import HUB
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import interpreter_command, provided, start_in_session
@@ -25,6 +26,8 @@ SECTIONS = ("client", "hub", "pool")
 """Sections of the configuration that the child needs."""
 DYING = 2.0
 """Seconds that the child has to end after SIGTERM."""
+ADDRESS = "address"
+"""The file in the folder in which the child says where it listens for others: it has chosen port 0 itself."""
 _LONGEST_REPORT = 10_000
 
 
@@ -54,9 +57,10 @@ class ChildHubPort(RemotePort):
         self._addresses = [endpoints.gateway]
         try:
             with provided():
-                self.address = _with_port(self._config.mesh.bind)
                 self._launch(endpoints.gateway)
             super().start(timeout)
+            if self._config.mesh.bind:
+                self.address = (Path(self._folder) / ADDRESS).read_text(encoding="utf-8")
         except BaseException:
             self.close(cancel=True, timeout=DYING)  # the thread first: it would report the child's end
             raise
@@ -64,7 +68,7 @@ class ChildHubPort(RemotePort):
     def _launch(self, gateway: str) -> None:
         self._report, theirs = os.pipe()
         try:
-            line = command(self._config, gateway, self._folder, theirs, self.address)
+            line = command(self._config, gateway, self._folder, theirs)
             self._process = start_in_session(line, [theirs])
         finally:
             os.close(theirs)
@@ -132,20 +136,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _with_port(bind: str) -> str:
-    """Return an address to listen at, with a free port in place of port 0.
-
-    Raises:
-        EndpointError: the host is not this machine's.
-    """
-    if not (bind.startswith("tcp://") and bind.endswith(":0")):
-        return bind
-    from taskmesh.net.hub.listening_hub import free_ports
-
-    return free_ports(bind).gateway
-
-
-def command(config: Config, address: str, folder: str, report: int, bind: str = "") -> list[str]:
+def command(config: Config, address: str, folder: str, report: int) -> list[str]:
     """Return the child's command line: an interpreter with our own one's options and module search path.
 
     Args:
@@ -153,12 +144,11 @@ def command(config: Config, address: str, folder: str, report: int, bind: str = 
         address: the gateway's address.
         folder: the folder of its sockets.
         report: the descriptor on which it writes why it ends.
-        bind: the address at which it listens for others, if it does.
     """
     mesh = config.mesh
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
-    settings["mesh"] = {"open_timeout": mesh.open_timeout, "bind": bind, "local_pool": mesh.local_pool}
-    if bind:
+    settings["mesh"] = {"open_timeout": mesh.open_timeout, "bind": mesh.bind, "local_pool": mesh.local_pool}
+    if mesh.bind:
         settings["mesh"]["keys"] = mesh.keys
     code = (
         "from taskmesh.net.child_hub import serve; "
@@ -185,13 +175,17 @@ def serve(
     if report >= 0:
         os.set_inheritable(report, False)
     config = load(settings, environ={})
+
+    def ready(endpoints: Endpoints) -> None:
+        (Path(folder) / ADDRESS).write_text(endpoints.gateway, encoding="utf-8")
+
     try:
         pool = LocalPool(config, slots=config.pool.slots, name="local") if config.mesh.local_pool else None
         bind = config.mesh.bind
         run_hub(
             config,
             bind or address,
-            ready=lambda _: None,
+            ready=ready,
             record=lambda kind, fields: None,
             pool=pool,
             parent=parent,
