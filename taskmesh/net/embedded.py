@@ -17,7 +17,6 @@ from taskmesh.core.actions import Send
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.errors import HubUnreachable
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OpenTasks
@@ -117,11 +116,7 @@ class EmbeddedPort(SubmitPort):
             self._resources.close()
             self._fork_server.reap()
             raise
-        if not self._shell.opened.wait(timeout):
-            self.close(cancel=True, timeout=timeout)
-            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
-        if self._failure is not None:
-            raise self._failure
+        self._wait_for_own_hub(timeout)
 
     def _compose(self) -> None:
         """Put the machines into a loop, and start its thread."""

@@ -15,7 +15,6 @@ import zmq
 from taskmesh.config import Config
 from taskmesh.core.actions import Send
 from taskmesh.core.events import FromClient, Requested
-from taskmesh.errors import HubUnreachable
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OpenTasks
@@ -71,11 +70,7 @@ class ListeningPort(SubmitPort):
         except BaseException:
             self._end()
             raise
-        if not self._shell.opened.wait(timeout):
-            self.close(cancel=True, timeout=timeout)
-            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
-        if self._failure is not None:
-            raise self._failure
+        self._wait_for_own_hub(timeout)
 
     def _compose(self) -> None:
         """Put client, hub and pool into a loop, and start its thread."""

@@ -23,7 +23,14 @@ from msgspec.structs import replace
 from taskmesh.core.actions import Reconnect, Send
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Requested, SinkAcked, SinkClosed, SinkOpened
-from taskmesh.errors import ConfigError, ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
+from taskmesh.errors import (
+    ConfigError,
+    ForkedMeshError,
+    HubUnreachable,
+    LocalProtocolError,
+    MeshClosed,
+    TaskMeshError,
+)
 from taskmesh.net.client.shell import ClientShell, OpenTasks, SinkIntake
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import MAX_WAIT
@@ -177,6 +184,14 @@ class SubmitPort:
             self._wake_up.close()
 
     # --- the thread -----------------------------------------------------------------------------------------
+
+    def _wait_for_own_hub(self, timeout: float) -> None:
+        """Wait until the hub in the thread has opened the session; raise what has ended the thread."""
+        if not self._shell.opened.wait(timeout):
+            self.close(cancel=True, timeout=timeout)
+            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
+        if self._failure is not None:
+            raise self._failure
 
     def _start_thread(self, name: str, work: Callable[[], None]) -> None:
         """Run `work` in the thread: it turns its loop until `_closing` is set, and cleans up."""
