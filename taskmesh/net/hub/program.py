@@ -15,7 +15,12 @@ from taskmesh.net.hub.journal import hub_journal
 from taskmesh.net.hub.listening_hub import ListeningHub, PoolInHub, Record, affordable, new_loop
 from taskmesh.net.hub.sockets import HubSockets
 from taskmesh.sockets import Context
+from taskmesh.system.clock import monotonic
+from taskmesh.system.loop import Loop
 from taskmesh.system.signals import StopRequest
+
+FAREWELL = 0.3
+"""Seconds that a hub which is asked to end goes on while its parent's last message may be on its way."""
 
 
 def run_hub(
@@ -67,11 +72,20 @@ def run_hub(
                 reception.serve(answers_of(hub.machine, sockets, pool))
             ready(sockets.endpoints)
             stop.turn_until_asked()
+            if private:
+                hear_farewell(loop, hub.machine)
         finally:
             report_tasks_left(hub.machine, record, parent)
             if pool is not None:
                 pool.close()
             hub.close()
+
+
+def hear_farewell(loop: Loop, machine: HubMachine) -> None:
+    """Take in what the parent has said before it asked the hub to end: pools are to hear of its end."""
+    until = monotonic() + FAREWELL
+    while monotonic() < until and any(not each.slot for each in machine.state.clients.values()):
+        loop.turn()
 
 
 def answers_of(
