@@ -51,6 +51,19 @@ class Target(NamedTuple):
     goal: float | None
 
 
+OVER_TCP = {
+    "skew": Target(1.05, 1.03),
+    "lost": Target(None, 0),
+    "repeated": Target(None, 1),
+    "fault": Target(None, 1.05),
+    "busy": Target(None, 1.25),
+    "bytes1": Target(None, 0.8),
+    "bytes64": Target(None, 0.8),
+    "numpy1": Target(None, 0.6),
+    "numpy64": Target(None, 0.6),
+}
+"""Targets of every shape whose workers dial a hub over tcp, as ratios to raw pyzmq and to the ideal."""
+
 TARGETS: dict[str, dict[str, Target]] = {
     "taskmesh": {
         "noop": Target(1.0, 2.0),
@@ -77,29 +90,13 @@ TARGETS: dict[str, dict[str, Target]] = {
         "noop": Target(1.0, 1.5),
         "map": Target(0.3, 0.5),
         "p50": Target(None, 2.2),
-        "skew": Target(1.05, 1.03),
-        "lost": Target(None, 0),
-        "repeated": Target(None, 1),
-        "fault": Target(None, 1.05),
-        "busy": Target(None, 1.25),
-        "bytes1": Target(None, 0.8),
-        "bytes64": Target(None, 0.8),
-        "numpy1": Target(None, 0.6),
-        "numpy64": Target(None, 0.6),
+        **OVER_TCP,
     },
     "taskmesh-remote": {
         "noop": Target(0.7, 1.5),
         "map": Target(None, 0.4),
         "p50": Target(2.5, 2.0),
-        "skew": Target(1.05, 1.03),
-        "lost": Target(None, 0),
-        "repeated": Target(None, 1),
-        "fault": Target(None, 1.05),
-        "busy": Target(None, 1.25),
-        "bytes1": Target(None, 0.8),
-        "bytes64": Target(None, 0.8),
-        "numpy1": Target(None, 0.6),
-        "numpy64": Target(None, 0.6),
+        **OVER_TCP,
         "used": Target(97, None),
         "most": Target(51, None),
     },

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import taskmesh.client.client as client_module
+from taskmesh.client.pending_table import PendingTable
 from taskmesh.mesh import Mesh
+from taskmesh.wire.runs import DoneRun, Failed
 from tests.client.inline_port import InlinePort
 
 
@@ -15,8 +17,8 @@ class Opened:
     def __init__(self) -> None:
         self.ports: list[InlinePort] = []
 
-    def __call__(self, sink: object, config: object, role: str = "", slot: str = "") -> InlinePort:
-        port = InlinePort(sink, config)  # type: ignore[arg-type]
+    def __call__(self, open_tasks: object, config: object, role: str = "", slot: str = "") -> InlinePort:
+        port = InlinePort(open_tasks, config)  # type: ignore[arg-type]
         self.ports.append(port)
         return port
 
@@ -58,3 +60,17 @@ def mesh(make_mesh: Callable[..., Mesh]) -> Mesh:
 @pytest.fixture
 def port(mesh: Mesh, opened: Opened) -> InlinePort:
     return opened.last
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each result that a client is handed."""
+    sizes: list[int] = []
+    resolve = PendingTable.resolve
+
+    def count(self: PendingTable, done: list[DoneRun], failed: list[Failed]) -> None:
+        sizes.extend(len(payload) for run in done for payload in run.payloads)
+        resolve(self, done, failed)
+
+    monkeypatch.setattr(PendingTable, "resolve", count)
+    return sizes

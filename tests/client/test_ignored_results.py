@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from taskmesh import Mesh, TaskState, task
-from taskmesh.client.pending_table import PendingTable
 from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.errors import ConfigError, DependencyError
-from taskmesh.wire.runs import DoneRun, Failed
 from tests.harness.waiting import wait_until
 
 END_S = 30
@@ -48,22 +46,8 @@ def mesh(processes: None) -> Iterator[Mesh]:
         yield mesh
 
 
-@pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each result that a client is handed."""
-    sizes: list[int] = []
-    resolve = PendingTable.resolve
-
-    def count(self: PendingTable, done: list[DoneRun], failed: list[Failed]) -> None:
-        sizes.extend(len(payload) for run in done for payload in run.payloads)
-        resolve(self, done, failed)
-
-    monkeypatch.setattr(PendingTable, "resolve", count)
-    return sizes
-
-
 def held(mesh: Mesh) -> tuple[int, int]:
-    """How many upstream tasks a mesh's client holds, and of how many it knows the end."""
+    """Count the upstream tasks that a mesh's client holds, and those of which it knows the end."""
     upstream: UpstreamTasks = mesh._client.table._upstream
     return len(upstream._futures), len(upstream._values)
 

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from taskmesh import Limit, Mesh, task
-from taskmesh.client.pending_table import PendingTable
 from taskmesh.client.pipe import PipeResults
 from taskmesh.errors import ConfigError, MeshClosed, SerializationError
-from taskmesh.wire.runs import DoneRun, Failed
 from tests.harness.waiting import wait_until
 
 END_S = 30
@@ -55,20 +53,6 @@ def mesh(processes: None) -> Iterator[Mesh]:
         yield mesh
 
 
-@pytest.fixture
-def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each result that a client is handed."""
-    sizes: list[int] = []
-    resolve = PendingTable.resolve
-
-    def count(self: PendingTable, done: list[DoneRun], failed: list[Failed]) -> None:
-        sizes.extend(len(payload) for run in done for payload in run.payloads)
-        resolve(self, done, failed)
-
-    monkeypatch.setattr(PendingTable, "resolve", count)
-    return sizes
-
-
 class Counted:
     """A source that counts what is drawn, and what its taker has had."""
 
@@ -84,7 +68,7 @@ class Counted:
 
 
 def is_at_rest(mesh: Mesh) -> bool:
-    """Whether the mesh's client holds nothing of any task."""
+    """Return True if the mesh's client holds nothing of any task."""
     table = mesh._client.table
     return not (table._pending or table._upstream._futures or table.weight)
 

@@ -336,7 +336,7 @@ class ClientHost(Host[ClientMachine]):
         return replace(run, seqs=[seq for seq, _ in new], payloads=[payload for _, payload in new])
 
     def _is_news(self, seq: int) -> bool:
-        """Whether a pending table would take the outcome of a task: it skips what it knows."""
+        """Return True if a pending table takes the outcome of a task: it skips what it knows."""
         return seq in self.table.plans or not (self._may_repeat or seq in self.table.reruns)
 
     def _send(self, message: m.ClientMessage) -> None:

@@ -32,7 +32,7 @@ def has_journal(seed: int) -> bool:
 
 
 def has_sinks(seed: int) -> bool:
-    """Whether clients of a world take from sinks; it has one hub then: a sink is one hub's."""
+    """Return True if clients of a world take from sinks; it has one hub then: a sink is one hub's."""
     return seed % 11 in (4, 6) and not has_two_hubs(seed)
 
 

@@ -15,7 +15,7 @@ Patch = pytest.MonkeyPatch
 
 
 def taken_back(patch: Patch) -> None:
-    """What a consumer had not acknowledged is forgotten with it."""
+    """The hub forgets outcomes that a consumer had not acknowledged, together with it."""
     take_back = SinkQueue.take_back
 
     def forget(self: SinkQueue, consumer: Consumer) -> None:

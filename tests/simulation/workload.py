@@ -96,12 +96,12 @@ class Plan:
 
     @property
     def keeps_result(self) -> bool:
-        """Whether its client hears the result."""
+        """Return True if its client hears the result."""
         return not (self.kind.spec.ignore_result or self.kind.spec.sink)
 
     @property
     def may_be_needed(self) -> bool:
-        """Whether its result can be had when others need it."""
+        """Return True if its result can be had when others need it."""
         return not (self.kind.spec.sink or (self.kind.spec.ignore_result and self.kind.spec.acks == "early"))
 
     @property

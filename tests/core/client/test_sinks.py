@@ -17,7 +17,7 @@ def client() -> Client:
 
 
 def reports(client: Client) -> list[m.SinkReport]:
-    """What it has reported since the last call."""
+    """Return its reports since the last call."""
     found = [message for message in client.sent if isinstance(message, m.SinkReport)]
     client.sent.clear()
     return found
