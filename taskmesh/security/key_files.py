@@ -15,12 +15,13 @@ from taskmesh.sockets import InvalidOption, raw_key
 MOST_KEYS = 8
 """Keys in one public file; a rotation needs two."""
 Closed = tuple[int, int]
-"""The permissions that a path must not have, and those if root has put it there for us to read only, as
-Kubernetes does with a Secret."""
+"""The permissions that a path must not have, and those if root has put it there for us to read only."""
 SECRET: Closed = (0o077, 0o037)
 """A mounted secret may be readable by its group."""
 FOLDER: Closed = (0o077, 0)
 PUBLIC: Closed = (0o022, 0)
+VOLUME_LINK = "..data"
+"""The link beside the files of a Secret that Kubernetes has mounted."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 
 
@@ -124,8 +125,13 @@ def _check(path: Path, facts: os.stat_result, closed: Closed, others: str, remed
 
 def _is_open(path: Path, facts: os.stat_result, closed: Closed) -> bool:
     own, mounted = closed
-    is_mounted = facts.st_uid == 0 and not os.access(path, os.W_OK)
-    return bool(facts.st_mode & (mounted if is_mounted else own))
+    if facts.st_uid != 0 or os.access(path, os.W_OK):
+        return bool(facts.st_mode & own)
+    if path.with_name(VOLUME_LINK).is_symlink():
+        # Kubernetes mounts a Secret with mode 0644 where the pod does not say otherwise, and Spark's settings
+        # for Secrets cannot say it. The others who may read it then are this pod's own containers.
+        mounted &= ~0o004
+    return bool(facts.st_mode & mounted)
 
 
 def read_secret(file: Path, what: str) -> str:

@@ -69,6 +69,32 @@ def test_a_pool_s_image_is_built_upon_it(image, pool, module, call, expected):
     assert OFFLINE[:2] == ("--network", "none")
 
 
+def test_an_executor_s_image_is_the_pool_s_with_what_apache_s_has(image, tmp_path):
+    """Apache's image is not to be had without a network: files with its names stand for it."""
+    for name in ("opt/spark/work-dir/x", "opt/java/openjdk/release", "opt/decom.sh", "usr/bin/tini"):
+        file = tmp_path / "root" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    entrypoint = tmp_path / "root/opt/entrypoint.sh"
+    entrypoint.write_text('#!/bin/sh\nexec "$@"\n')
+    entrypoint.chmod(0o755)
+    (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY root/ /\n")
+    podman("build", "-q", "-t", f"{IMAGE}-apache", str(tmp_path))
+    pools = {"IMAGE": IMAGE, "PACKAGES": "pyarrow", "PIP_OPTIONS": WHEELS.partition("=")[2]}
+    build_image(f"{IMAGE}-spark", "workers/pools/spark/Containerfile", "workers/pools/spark", pools)
+    given = {"IMAGE": f"{IMAGE}-spark", "SPARK": f"{IMAGE}-apache"}
+    name = build_image(f"{IMAGE}-executor", "workers/spark/Containerfile", "workers/spark", given)
+
+    probe = "import os, pwd, pyarrow; print(pwd.getpwuid(os.getuid()).pw_name, *os.listdir('/jobs'))"
+    python = "/opt/taskmesh/bin/python"
+    found = podman("run", "--rm", "--network=none", "--read-only", name, python, "-c", probe).stdout
+    assert found.split() == ["spark", "job.py"]
+    config = json.loads(podman("image", "inspect", name).stdout)[0]["Config"]
+    assert f"PYSPARK_PYTHON={python}" in config["Env"]
+    assert config["User"] == "10001:10001"
+    assert not config.get("Cmd")  # Kubernetes says: driver, or executor
+
+
 def test_the_gpu_image_has_cuda_s_libraries_and_its_build_loads_them():
     """K7: without them `import cupy` succeeds, and each task fails.
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.requirement import require
+from tests.helm.executors import policy
 from tests.helm.rendering import (
     TOOLS,
     Object,
@@ -56,6 +57,11 @@ def test_objects_are_valid_for(version):
     assert len({each["kind"] for each in ours}) == 11
     for each in ours:
         assert checker.validate(each, version, strict=True) == version, name_of(each)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_policy_of_spark_s_namespace_is_valid_for(version):
+    assert validation().validate(policy(), version, strict=True) == version
 
 
 def test_the_schemas_do_find_a_misspelt_field():

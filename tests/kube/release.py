@@ -212,7 +212,7 @@ class Workload:
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                "securityContext": {"runAsUser": 10001, "fsGroup": 10001},
+                "securityContext": {"runAsUser": 10001},
                 "containers": [
                     {
                         "name": "client",
@@ -231,7 +231,8 @@ class Workload:
                     }
                 ],
                 "volumes": [
-                    {"name": "keys", "secret": {"secretName": "keys", "defaultMode": 0o440, "items": keys}},
+                    # As Spark mounts it in its executors: with Kubernetes' own mode, 0644.
+                    {"name": "keys", "secret": {"secretName": "keys", "items": keys}},
                     {"name": "farm", "configMap": {"name": "farm"}},
                 ],
             },

@@ -86,14 +86,37 @@ def test_public_files_that_others_may_change_are_refused(hub, worker):
         hub.admissions()
 
 
-def test_a_secret_that_somebody_has_mounted_read_only_may_be_read_by_the_group(worker, monkeypatch):
+@pytest.fixture
+def mounted(worker, monkeypatch):
+    """Gives the worker's secret a mode, and root as an owner who lets us read it only."""
     file = worker.path / "worker.secret"
-    file.chmod(0o440)
-    facts = os.stat_result((0o100440, *file.stat()[1:4], 0, *file.stat()[5:]))
-    monkeypatch.setattr(Path, "stat", lambda path, **_: facts if path == file else os.stat(path))
     monkeypatch.setattr(os, "access", lambda path, wanted: False)
 
+    def mount(mode: int) -> None:
+        facts = os.stat_result((0o100000 | mode, *file.stat()[1:4], 0, *file.stat()[5:]))
+        monkeypatch.setattr(Path, "stat", lambda path, **how: facts if path == file else os.stat(path, **how))
+
+    return mount
+
+
+def test_a_secret_that_somebody_has_mounted_read_only_may_be_read_by_the_group(worker, mounted):
+    mounted(0o440)
+
     assert worker.own("worker").public == keys_in(worker.path / "worker.public")[0]
+
+
+def test_a_secret_in_a_volume_of_kubernetes_may_have_the_mode_that_kubernetes_gives_it(worker, mounted):
+    """Spark's own settings mount a Secret with mode 0644, and its executors refused their keys."""
+    mounted(0o644)
+    with pytest.raises(KeysUnusable, match="others may read it"):
+        worker.own("worker")  # a file of root's that all users of a machine can read
+
+    (worker.path / "..data").symlink_to("..2026_11_26")
+
+    assert worker.own("worker").public == keys_in(worker.path / "worker.public")[0]
+    mounted(0o646)
+    with pytest.raises(KeysUnusable, match="others may read it"):
+        worker.own("worker")
 
 
 def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path, worker):
