@@ -14,13 +14,14 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.pending_table import is_detached
-from taskmesh.client.promises import promised
+from taskmesh.client.promises import SinkInput, promised, sink_name
+from taskmesh.client.sink import Sink
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import load
 from taskmesh.core.ids import task_id, text_of
@@ -91,6 +92,7 @@ class NestedClient:
         self._client = Client(load({}, settings), context.role, context.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
+        self._sinks: list[Sink] = []
 
     def serves(self, context: NestedContext) -> bool:
         """Return True if the client leads to the hub of this place, and has not ended."""
@@ -159,13 +161,30 @@ class NestedClient:
         future.__class__ = ChildFuture
         return future
 
+    def sink_input(self, sink: str, codec: str) -> SinkInput:
+        """Return the way into a sink, of values that end with this process unless they are there."""
+        return SinkInput(self._client, sink, codec, on_client_loss="cancel")
+
+    def sink(self, name: str, credit: int | str, ack: Literal["auto", "manual"]) -> Sink:
+        """Return a consumer of a sink, which is closed at the parent's end."""
+        found = Sink(self._client, name, credit, ack)
+        self._sinks.append(found)
+        return found
+
     # --- what the parent does at its end
+
+    def _close_sinks(self) -> None:
+        sinks, self._sinks = self._sinks, []
+        for sink in sinks:
+            sink.close()
 
     def wait(self) -> None:
         """Wait until all children have ended; a promise that the parent has not waited for is given up.
 
-        Detached ones are left to the hub, once it has confirmed them.
+        Values in sinks are children, too: consumers have acknowledged them then. Detached tasks are left to
+        the hub, once it has confirmed them.
         """
+        self._close_sinks()
         table = self._client.table
         table.cancel([future for future in table.unended if future._run.spec.kind == PROMISE])
         self._client.wait_for_all()
@@ -174,12 +193,14 @@ class NestedClient:
 
     def cancel(self) -> None:
         """Cancel the children that have not ended, but for detached ones."""
+        self._close_sinks()
         with suppress(TaskMeshError, TimeoutError):
             self._client.flush_detached(_ACCEPTED_S)
         self._cancel_but(is_detached)
 
     def leave(self) -> None:
         """Leave the children that have not ended to the hub, which keeps them for another attempt."""
+        self._close_sinks()
         with suppress(TaskMeshError, TimeoutError):  # what the hub does not have is computed again
             self._client.table.flush(_ACCEPTED_S)
         self._cancel_but(lambda future: future._run.is_child or is_detached(future))
@@ -293,17 +314,78 @@ def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
         NoMesh: no mesh is open here, and no task runs.
         ConfigError: the key is not text that can travel, or `expires` is not a number of seconds.
     """
+    here = _here()
+    if isinstance(here, Client):
+        return promised(here, key, expires)
+    client, context = here
+    return client.promise(context, key, expires)
+
+
+def put(value: object, *, sink: str) -> TaskFuture[None]:
+    """Put a value into a sink: one of its consumers gets it, as the outcome of a task with `sink=`.
+
+    It belongs to the innermost open mesh; inside a task, to the mesh that runs the task. So a task streams
+    its results while it runs, in their order. It is done once consumers have acknowledged all of them.
+
+    Args:
+        value: the value.
+        sink: the name of the sink.
+
+    Returns:
+        A future that ends, with None, when a consumer has acknowledged the value.
+
+    Raises:
+        NoMesh: no mesh is open here, and no task runs.
+        ConfigError: the name is not text that can travel.
+        SerializationError: the value cannot be pickled.
+        TooLarge: it is above `max_payload`.
+    """
+    return input_here(sink).put(value)
+
+
+def input_here(sink: str, codec: str = "") -> SinkInput:
+    """Return the way into a sink of the innermost open mesh; inside a task, of the mesh that runs the task.
+
+    Args:
+        sink: the name of the sink.
+        codec: as for `SinkInput`; empty for the client's own `result_codec`.
+
+    Raises:
+        NoMesh: no mesh is open here, and no task runs.
+        ConfigError: the name is not text that can travel.
+    """
+    here = _here()
+    return SinkInput(here, sink, codec) if isinstance(here, Client) else here[0].sink_input(sink, codec)
+
+
+def sink_here(name: str, credit: int | str = "64MiB", ack: Literal["auto", "manual"] = "auto") -> Sink:
+    """Return a consumer of a sink, as `Mesh.sink` does, of the innermost open mesh.
+
+    Inside a task it is of the mesh that runs the task, and is closed when the task ends.
+
+    Raises:
+        NoMesh: no mesh is open here, and no task runs.
+        ConfigError: the name or the credit cannot be used.
+    """
+    here, name = _here(), sink_name(name)
+    return Sink(here, name, credit, ack) if isinstance(here, Client) else here[0].sink(name, credit, ack)
+
+
+def _here() -> Client | tuple[NestedClient, NestedContext]:
+    """Return the client of the innermost open mesh, or that of the task that runs here.
+
+    Raises:
+        NoMesh: no mesh is open here, and no task runs.
+    """
     try:
-        mesh = current_mesh()
+        return current_mesh()._client
     except NoMesh:
         context = nested_context()
         if context is None:
             raise
-    else:
-        return promised(mesh._client, key, expires)
     client = _client_of(context)
     context.adopt(client)
-    return client.promise(context, key, expires)
+    return client, context
 
 
 def _digest(fn: Callable[..., Any], payload: Payload, edges: Edges | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,7 +17,7 @@ from taskmesh.outcomes.outcome import Outcome
 from taskmesh.settings.setting import PositiveSize, Setting, SettingError
 from taskmesh.system.clock import monotonic
 from taskmesh.wire.messages import SinkDeliver
-from taskmesh.wire.runs import PICKLE, SAFE, Failed, Value
+from taskmesh.wire.runs import PICKLE, Failed, Value
 
 if TYPE_CHECKING:
     from taskmesh.net.client.port import SubmitPort
@@ -149,9 +149,7 @@ class Sink:
             self.__enter__()
         deadline = None if timeout is None else monotonic() + timeout
         with self._changed:
-            while not self._here:
-                if self._closed or self._client.closed:
-                    raise MeshClosed("the sink is closed" if self._closed else "the mesh is closed")
+            while not self._is_here():
                 left = None if deadline is None else deadline - monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError(f"no outcome has come to sink {self.name!r} within {timeout:g} s")
@@ -159,6 +157,40 @@ class Sink:
             number, outcome = self._here.popleft()
             self._numbers[outcome.task] = number
             return outcome
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until there is an outcome to `get`, or something else has happened.
+
+        Args:
+            ready: returns True if it has. It is called at once, after each outcome and after each `wake()`,
+                with the sink's lock held: it may not wait for another thread.
+            timeout: seconds; None for any time.
+
+        Returns:
+            False after the timeout.
+
+        Raises:
+            MeshClosed: the sink or the mesh is closed.
+        """
+        if self._port is None and not self._closed:
+            self.__enter__()
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_here() or ready(), timeout)
+
+    def wake(self) -> None:
+        """Have a thread in `wait` ask again whether it is ready; any thread may call this."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _is_here(self) -> bool:
+        """Return True if an outcome is here.
+
+        Raises:
+            MeshClosed: the sink or the mesh is closed.
+        """
+        if not self._here and (self._closed or self._client.closed):
+            raise MeshClosed("the sink is closed" if self._closed else "the mesh is closed")
+        return bool(self._here)
 
     def ack(self, outcome: SinkOutcome) -> None:
         """Acknowledge an outcome: the hub may forget it, and its task has ended for whoever submitted it.
@@ -241,7 +273,7 @@ class Sink:
     def _success(self, client: int, seq: int, payload: Any, name: str, run: Any) -> SinkOutcome:
         codec = run.codec or PICKLE
         value = Value(seq, payload, name, run.attempt - run.returns, codec)
-        if codec != SAFE and not self._takes_pickles:
+        if codec == PICKLE and not self._takes_pickles:
             value = replace(
                 value, payload=b"", failed=Failed(client, seq, value.attempt, "result", text=_PICKLED)
             )

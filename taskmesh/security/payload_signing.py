@@ -27,9 +27,12 @@ from taskmesh.wire.runs import (
     FIRING,
     PROMISE,
     PROMISE_NAME,
+    SINK_VALUE,
+    SINK_VALUE_NAME,
     DoneRun,
     Failed,
     LaneRun,
+    Run,
     Spec,
     Value,
 )
@@ -40,6 +43,9 @@ PROMISED = sha256(PROMISE_NAME.encode()).digest()
 """Stands for the digest of the specs of promises: who fulfils one does not know its options."""
 ATTACHED = sha256(ATTACHMENT_NAME.encode()).digest()
 """Stands for the digest of the specs of attachments: their outcomes are signed for the other task."""
+PUT = sha256(SINK_VALUE_NAME.encode()).digest()
+"""Stands for the digest of the specs of values in sinks: they are signed as results, for their consumers."""
+_FIXED = {PROMISE: PROMISED, ATTACHMENT: ATTACHED, SINK_VALUE: PUT}
 UNKNOWN = bytes(sha256().digest_size)
 """Stands for the digest of an unknown spec: nothing is signed for it."""
 SPECS_KEPT = 100_000
@@ -99,6 +105,9 @@ class PayloadSigner:
         for run in message.runs:
             if run.spec not in self._digests:
                 self._learn(lookup([run.spec]))
+            if self._digests[run.spec] == PUT:
+                runs.append(self._signed_values(signer, client, run))
+                continue
             head, key = TASK + self._digests[run.spec], run.key.encode()
             payloads = [
                 signer.sign(head + struct.pack(">QQ", client, seq) + key, payload)
@@ -111,6 +120,15 @@ class PayloadSigner:
             runs.append(msgspec.structs.replace(run, payloads=payloads))
         values = [self._signed_value(signer, client, value) for value in message.values]
         return msgspec.structs.replace(message, runs=runs, values=values)
+
+    @staticmethod
+    def _signed_values(signer: Signer, client: int, run: Run) -> Run:
+        """Sign values for sinks as the results of the tasks that they stand for."""
+        payloads = [
+            signer.sign(_of_task(DONE, client, seq), payload)
+            for seq, payload in zip(run.seqs, run.payloads, strict=True)
+        ]
+        return msgspec.structs.replace(run, payloads=payloads)
 
     def _signed_value(self, signer: Signer, client: int, value: Value) -> Value:
         """Sign an outcome as its pool has signed it: the client had verified that, and has taken it off."""
@@ -152,7 +170,7 @@ class PayloadSigner:
         copy.failed = [self._verified_failure(failure) for failure in message.failed]
         copy.failed_names, copy.failed_firsts = message.failed_names[:], message.failed_firsts[:]
         for run, name, first in zip(message.done, message.names, message.firsts, strict=True):
-            good, bad = self._verified_run(run)
+            good, bad = self._verified_run(run, may_be_bare=False)
             numbers = {seq: first + place for place, seq in enumerate(run.seqs)}
             runs = [(good, first)] if not bad else [(each, numbers[each.seqs[0]]) for each in _singly(good)]
             copy.done += [each for each, _ in runs]
@@ -163,13 +181,13 @@ class PayloadSigner:
             copy.failed_firsts += [numbers[failure.seq] for failure in bad]
         return copy
 
-    def _verified_run(self, run: DoneRun) -> tuple[DoneRun, list[Failed]]:
+    def _verified_run(self, run: DoneRun, *, may_be_bare: bool = True) -> tuple[DoneRun, list[Failed]]:
         seqs: list[int] = []
         payloads: list[Any] = []
         bad: list[Failed] = []
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             try:
-                is_bare = not len(payload)  # it succeeded, and ignores its result
+                is_bare = may_be_bare and not len(payload)  # it succeeded, and ignores its result
                 context = self._outcome(DONE, run.client, seq)
                 payloads.append(payload if is_bare else self._verified(context, payload))
                 seqs.append(seq)
@@ -324,7 +342,7 @@ class PayloadSigner:
 
     def _learn(self, specs: Sequence[tuple[int, Spec]]) -> None:
         for number, spec in specs:
-            fixed = {PROMISE: PROMISED, ATTACHMENT: ATTACHED}.get(spec.kind)
+            fixed = _FIXED.get(spec.kind)
             self._digests[number] = fixed or sha256(spec_bytes(spec)).digest()
             self._digests.move_to_end(number)
             if spec.kind == FIRING:

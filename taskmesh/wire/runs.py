@@ -67,15 +67,18 @@ DEPENDENCY = "dependency"
 AWAIT = "await"
 """`Failed.kind` of an attempt that has raised WaitFor: the task is to run again, when others have ended."""
 
-CALL, CHUNK, PROMISE, FIRING, ATTACHMENT = 0, 1, 2, 3, 4
+CALL, CHUNK, PROMISE, FIRING, ATTACHMENT, SINK_VALUE = 0, 1, 2, 3, 4, 5
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map; or the task has
 no function and ends when somebody fulfils it; or it is a call of a schedule, with the time of the firing
 before it (`wire.schedules.with_tick`); or it has no function and ends
-as the task does whose id is its key."""
+as the task does whose id is its key; or it has no function, and its payload is the outcome that goes to its
+sink."""
 PROMISE_NAME = "taskmesh.promise"
 """`Spec.name` of promises: with their key it is what they are found by."""
 ATTACHMENT_NAME = "taskmesh.attach"
 """`Spec.name` of attachments."""
+SINK_VALUE_NAME = "taskmesh.put"
+"""`Spec.name` of values that programs put into sinks."""
 NOT_DURABLE = "not durable"
 """`Failed.kind` of a task that demands a journal of a hub that has none."""
 UNKNOWN = "unknown"
@@ -119,7 +122,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         acks: "late" (at least once) or "early" (at most once).
         on_client_loss: "run" or "cancel".
         codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
-        kind: CALL, CHUNK, PROMISE, FIRING or ATTACHMENT.
+        kind: CALL, CHUNK, PROMISE, FIRING, ATTACHMENT or SINK_VALUE.
         keep: seconds for which the outcome can be had after the end, by the task's id, and by its key.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
         limits: what holds its tasks back while too many run, or have started lately.

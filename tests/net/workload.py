@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from taskmesh import task
+from taskmesh import put, task
+from taskmesh.client.nested_client import input_here, sink_here
+from taskmesh.wire.runs import ARROW_IPC
 from tests.harness.journal import note, words
 from tests.harness.waiting import wait_until
 
@@ -149,3 +151,30 @@ def filled(size: int, value: int) -> Any:
     import numpy
 
     return numpy.full(size, value, numpy.uint8)
+
+
+def stream(sink: str, count: int) -> int:
+    """Puts so many numbers into a sink."""
+    for index in range(count):
+        put(index, sink=sink)
+    return count
+
+
+def doubled(source: str, target: str, count: int) -> int:
+    """Sends so many payloads of one sink into another, twice as long, as buffers."""
+    out = input_here(target, ARROW_IPC)
+    sink = sink_here(source)  # left open: it ends with the task
+    for _ in range(count):
+        outcome = sink.get(30)
+        out.put(outcome.result() * 2)
+        sink.ack(outcome)
+    return count
+
+
+def opened(name: str) -> str:
+    return sink_here(name).__enter__().name
+
+
+def failed_after(sink: str) -> None:
+    put("first", sink=sink)
+    raise ValueError("enough")

@@ -79,7 +79,7 @@ class Adoption:
         Args:
             task: the id under which the pool has it. former: the session in which it had it from this hub.
         """
-        if record.spec.is_promise or record.spec.is_attachment:
+        if record.spec.needs_no_pool or record.spec.is_attachment:
             return False
         if record.state in (State.QUEUED, State.WAITING):
             number = held.attempt - handed_back(held)

@@ -29,7 +29,7 @@ from taskmesh.core.hub.states import (
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, Charged, DoneRun, Run, Spec
+from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, SINK_VALUE, Charged, DoneRun, Run, Spec
 
 PUSHED = (QUEUED, Cause.PUSH)
 
@@ -85,6 +85,16 @@ class SpecEntry(ServiceTime):
     def is_attachment(self) -> bool:
         """True if the tasks have no function: each ends as another one does."""
         return self.spec.kind == ATTACHMENT
+
+    @property
+    def needs_no_pool(self) -> bool:
+        """True if the tasks have no function, and end by themselves."""
+        return self.is_promise or self.is_sink_value
+
+    @property
+    def is_sink_value(self) -> bool:
+        """True if the tasks have no function: their payloads go to their sink."""
+        return self.spec.kind == SINK_VALUE
 
 
 class Ledger:

@@ -21,6 +21,7 @@ from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.replays import Replays
 from taskmesh.core.hub.schedules import NO_CATCHUP, Schedules
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.submission import Submissions
@@ -57,6 +58,7 @@ class HubMachine:
         self.clients = Clients(state, self.cancellations, self.schedules)
         self.attachments = Attachments(state, self.collector, self.adoption)
         self.promises = Promises(state, self.collector)
+        self.sink_values = SinkValues(state, self.collector)
         self.submissions = Submissions(
             state,
             self.collector,
@@ -66,6 +68,7 @@ class HubMachine:
             pools=self.pools,
             ventilator=self.ventilator,
             schedules=self.schedules,
+            sink_values=self.sink_values,
         )
         self.views = Views(
             state,
@@ -377,6 +380,8 @@ class HubMachine:
         acked, told = self.state.sinks.report(client, report, now)
         for outcome in acked:
             self.collector.acknowledged(outcome)
+        if acked:
+            self.sink_values.go_on(report.sink)
         self.state.send(client, told)
 
     def _on_over_rate(self, over: ev.OverRate, now: float) -> None:

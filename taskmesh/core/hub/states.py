@@ -70,7 +70,7 @@ class Cause(enum.IntEnum):
     SKIP = 17
     """It was to start only if a task that it depends on failed, and none did; or one of these was skipped."""
     FULFIL = 18
-    """It is a promise, and somebody has given it its value."""
+    """It is a promise, and somebody has given it its value; or a value, and its sink has room for it."""
 
 
 QUEUED, WAITING, SENT, SUCCEEDED = State.QUEUED, State.WAITING, State.SENT, State.SUCCEEDED

@@ -19,6 +19,7 @@ from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedules import Schedules
+from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.hub.ventilator import Ventilator
@@ -53,6 +54,7 @@ class Submissions:
         pools: PoolSessions,
         ventilator: Ventilator,
         schedules: Schedules,
+        sink_values: SinkValues,
     ) -> None:
         self._hub = hub
         self._config = hub.config
@@ -64,6 +66,7 @@ class Submissions:
         self._pools = pools
         self._ventilator = ventilator
         self._schedules = schedules
+        self._sink_values = sink_values
         self.set_aside = SetAside(hub.ledger, hub.dependencies)
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
@@ -125,9 +128,7 @@ class Submissions:
         """
         for value in values:
             record = self._ledger.tasks.get(client << SEQ_BITS | value.seq)
-            if record is None or (record.extra is not None and record.extra.is_shared):
-                continue
-            if value.is_bare:
+            if record is None or value.is_bare or (record.extra is not None and record.extra.is_shared):
                 continue  # others may need the result
             if value.failed is not None:
                 failure = replace(value.failed, client=client, seq=value.seq)
@@ -317,9 +318,8 @@ class Submissions:
         """Takes in the limits of a new spec, and logs those that were others before."""
         limits = self._ledger.limits
         for rule in limits.define(spec.limits):
-            fixed = rule.name in limits.fixed
             fields: dict[str, object] = {"limit": rule.name, "rule": text_of(rule), "task": spec.name}
-            self._hub.log("limit.changed", {**fields, "fixed": fixed})
+            self._hub.log("limit.changed", {**fields, "fixed": rule.name in limits.fixed})
 
     def _acknowledge(self, session: ClientSession, submit: m.Submit, size: int, now: float) -> None:
         """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
@@ -396,8 +396,8 @@ class Submissions:
         if run.key and self._attach(client, run, entry, now):
             return
         records = self._accept(client, run, entry, now)
-        if entry.is_promise:
-            self._await_fulfilment(records)
+        if entry.needs_no_pool:
+            self._await_end(entry, records)
             return
         if run.needs or run.after:
             self._enter_dependent(records, run, now)
@@ -435,10 +435,12 @@ class Submissions:
                 self._ledger.take_over(record, charged, now)
         return records
 
-    def _await_fulfilment(self, records: list[TaskRecord]) -> None:
-        """Have promises WAIT for somebody to fulfil them."""
+    def _await_end(self, entry: SpecEntry, records: list[TaskRecord]) -> None:
+        """Have promises WAIT for somebody to fulfil them, and values for room in their sink."""
         for record in records:
             self._ledger.move(record, Cause.AWAIT)
+        if entry.is_sink_value:
+            self._sink_values.enter(entry.spec.sink, records)
 
     def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
         """Enters tasks that depend on others: they WAIT, if only to the end of this step.

@@ -217,12 +217,14 @@ class TaskViews:
             states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
             return f"no pool that serves queue {queue!r} takes work: {states}"
         if sink in self._hub.sinks.closed:
-            return f"sink {sink!r} is full: nobody takes from it, or not fast enough (Mesh.sink)"
+            return _full(sink)
         return f"every pool that serves queue {queue!r} is busy; its turn comes"
 
     def _why_waiting(self, record: TaskRecord, now: float) -> str:
         if record.spec.is_promise:
             return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
+        if record.spec.is_sink_value:
+            return _full(record.spec.spec.sink)
         if record.spec.is_attachment:
             return "it waits for another client's task, which that may bring from before the hub's restart"
         links = record.links
@@ -276,3 +278,7 @@ class TaskViews:
         if record is None:
             raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
         return record
+
+
+def _full(sink: str) -> str:
+    return f"sink {sink!r} is full: nobody takes from it, or not fast enough (Mesh.sink)"

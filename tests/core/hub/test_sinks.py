@@ -3,15 +3,17 @@
 import pytest
 
 from taskmesh.core import events as ev
+from taskmesh.core.hub.sink_values import TIDY
 from taskmesh.core.hub.sinks import MOST_OUTCOMES, Sinks
 from taskmesh.core.ids import text_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Run
+from taskmesh.wire.runs import SINK_VALUE, SINK_VALUE_NAME, DoneRun, Run, Spec
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 LEASE = 3.0
 SUBMITTER, ONE, OTHER = 1, 2, 3
 TO_SINK = spec(sink="s")
+PUT = Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s")
 MANY = 1 << 20
 
 
@@ -376,3 +378,182 @@ def test_a_client_opens_so_many_sinks_and_those_that_are_empty_take_no_share(rig
     assert sinks.room("s") == every
     sinks.put("s0", "f", DoneRun(1, SUBMITTER, 1, "p/0", [1], [b"r"], 1.0))
     assert sinks.room("s") == every // 2
+
+
+# --- values that clients put there by themselves ------------------------------------------------------------
+
+
+def put(rig: HubRig, count: int, one: Spec = PUT, client: int = SUBMITTER) -> list[int]:
+    return rig.submit(client, count, one)
+
+
+def test_a_value_goes_to_its_sink_without_a_pool_and_ends_once_it_is_acknowledged(rig):
+    one = Consumer(rig, ONE)
+
+    seqs = put(rig, 3)
+
+    assert one.seqs == seqs
+    assert rig.hub.state.ledger.tasks == {}
+    assert rig.outcomes(SUBMITTER) == {}
+    one.ack(*seqs)
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
+    (done,) = [run for send in rig.told[ONE] if isinstance(send, m.SinkDeliver) for run in send.done]
+    assert (done.seqs, done.payloads, done.attempt) == (seqs, [b"x" * 8] * 3, 1)
+
+
+def test_a_value_in_a_codec_of_its_own_is_delivered_with_that(rig):
+    one = Consumer(rig, ONE)
+
+    put(rig, 1, Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s", codec="arrow-ipc"))
+
+    (message,) = [message for message in rig.told[ONE] if isinstance(message, m.SinkDeliver)]
+    assert [run.codec for run in message.done] == ["arrow-ipc"]
+    assert message.names == [SINK_VALUE_NAME]
+    assert len(one.seqs) == 1
+
+
+def test_values_wait_for_room_in_their_sink_and_keep_their_order():
+    cap = 20 * 40
+    rig = HubRig(lease=LEASE, result_bytes=cap)
+    rig.client(SUBMITTER)
+    seqs = [seq for _ in range(5) for seq in put(rig, 10)]
+
+    assert rig.hub.state.sinks.sinks["s"].size == cap
+    assert [rig.state(SUBMITTER, seq) for seq in (seqs[19], seqs[20])] == ["finished", "WAITING"]
+    view = rig.hub.views.answer(m.Query(1, "task", text_of(SUBMITTER << 64 | seqs[-1])), rig.now)
+    assert "sink 's' is full" in view.value["why"]
+    assert rig.hub.state.sinks.view()[0]["full"]
+    one, seen = Consumer(rig, ONE), []
+    while one.seqs:
+        assert rig.hub.state.sinks.sinks["s"].size <= cap
+        seen.append(one.seqs[0])
+        one.ack(seen[-1])
+    assert seen == seqs
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
+    assert not rig.hub.state.sinks.view()[0]["full"]
+
+
+def test_a_value_that_is_larger_than_a_sink_may_be_goes_through_alone():
+    rig = HubRig(lease=LEASE, result_bytes=10)
+    rig.client(SUBMITTER)
+    one = Consumer(rig, ONE)
+    seqs = put(rig, 3)
+
+    for seq in seqs:
+        assert one.seqs == [seq]
+        one.ack(seq)
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
+
+
+def test_a_value_that_waits_may_be_given_up():
+    rig = HubRig(lease=LEASE, result_bytes=10)
+    rig.client(SUBMITTER)
+    first, second, third = put(rig, 3)
+    rig.cancel(SUBMITTER, second)
+
+    one = Consumer(rig, ONE)
+    one.ack(first)
+
+    assert one.seqs == [third]
+    one.ack(third)
+    assert rig.outcomes(SUBMITTER) == {first: "done", third: "done"}
+
+
+def test_values_that_are_given_up_at_a_full_sink_do_not_pile_up():
+    rig = HubRig(lease=LEASE, result_bytes=10)
+    rig.client(SUBMITTER)
+    first, *_ = put(rig, 1)
+
+    for _ in range(3):
+        rig.cancel(SUBMITTER, *put(rig, TIDY))
+
+    assert len(rig.hub.sink_values._waiting["s"]) <= TIDY
+    (last,) = put(rig, 1)
+    one = Consumer(rig, ONE)
+    one.ack(first)
+    assert one.seqs == [last]
+
+
+def test_values_of_several_clients_go_there_as_they_come(rig):
+    rig.client(OTHER)
+    others = put(rig, 3, client=OTHER)
+    seqs = put(rig, 2)
+
+    one = Consumer(rig, ONE)
+
+    assert list(one.has.values()) == [*others, *seqs]
+    one.ack(*others)
+    assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
+    assert rig.outcomes(OTHER) == dict.fromkeys(others, "done")
+
+
+def test_values_end_with_a_client_to_which_they_are_bound_unless_they_are_in_the_sink():
+    rig = HubRig(lease=LEASE, result_bytes=10)
+    rig.client(SUBMITTER)
+    bound = Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s", on_client_loss="cancel")
+    first, _ = put(rig, 2, bound)
+
+    rig.tell(ev.FromClient(SUBMITTER, m.ClientBye(cancel=False)))
+    rig.after(1)
+
+    one = Consumer(rig, ONE)
+    assert one.seqs == [first]
+    one.ack(first)
+    assert one.seqs == []
+    assert rig.hub.state.ledger.tasks == {}
+
+
+def test_a_client_that_puts_too_much_is_held_back():
+    rig = HubRig(lease=LEASE, result_bytes=10, client_max_tasks=3)
+    rig.client(SUBMITTER)
+    for _ in range(4):
+        put(rig, 1)
+
+    put(rig, 1)
+
+    assert isinstance(rig.told[SUBMITTER][-1], m.Busy)
+
+
+def test_a_task_may_wait_for_a_value_to_be_in_its_sink():
+    rig = HubRig(lease=LEASE, result_bytes=10)
+    rig.client(SUBMITTER)
+    rig.join()
+    one = Consumer(rig, ONE)
+    first, second = put(rig, 2)
+    after = rig.depend(client=SUBMITTER, after=(second,))
+    assert rig.state(SUBMITTER, after) == "WAITING"
+
+    one.ack(first)
+
+    assert rig.state(SUBMITTER, after) == "SENT"
+
+
+def test_a_value_that_comes_again_to_another_hub_waits_for_no_pool(rig):
+    rig = HubRig(epoch=EPOCH + 1)
+    rig.client(SUBMITTER)
+    run = Run(number_of(PUT), 0, [4, 5], [b"x", b"y"], again=True)
+
+    rig.tell(ev.FromClient(SUBMITTER, m.Submit(1, [(number_of(PUT), PUT)], [run])))
+
+    assert Consumer(rig, ONE).seqs == [4, 5]
+
+
+def test_a_value_for_no_sink_ends_at_once(rig):
+    (seq,) = put(rig, 1, Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE))
+
+    assert rig.outcomes(SUBMITTER) == {seq: "done"}
+
+
+def test_whoever_submits_under_the_key_of_a_value_that_waits_gets_it():
+    rig = HubRig(lease=LEASE, result_bytes=10)
+    rig.client(SUBMITTER)
+    rig.client(OTHER)
+    (first,) = put(rig, 1)
+    (keyed,) = rig.submit(SUBMITTER, 1, PUT, key="k")
+    (second,) = rig.submit(OTHER, 1, PUT, key="k")
+
+    one = Consumer(rig, ONE)
+    one.ack(first)
+
+    assert one.seqs == [keyed]
+    assert rig.outcomes(OTHER) == {second: "done"}

@@ -1,0 +1,106 @@
+"""Values that programs put into sinks: tasks without a function, whose payloads are their outcomes.
+
+Such a task is a WAITING record until its sink has room, as a rule within the step in which it comes. No pool
+is needed for it, and it stands in no queue. While it waits it counts among the tasks and bytes of its client,
+so a client that puts faster than consumers take is held back as with any other tasks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from taskmesh.core.hub.collector import Collector, bare
+from taskmesh.core.hub.sinks import MOST_BYTES, MOST_OUTCOMES
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire.runs import PICKLE, DoneRun
+
+TIDY = 1000
+"""Records of a full sink after which those that have been given up are looked for."""
+
+
+class SinkValues:
+    """The values that wait for room in their sinks, in the order in which they have come."""
+
+    def __init__(self, hub: HubState, collector: Collector) -> None:
+        self._hub = hub
+        self._collector = collector
+        self._waiting: dict[str, deque[TaskRecord]] = {}
+        self._tidy_at: dict[str, int] = {}
+
+    def enter(self, sink: str, records: Iterable[TaskRecord]) -> None:
+        """Take in values, which WAIT, and put into their sink what it has room for."""
+        waiting = self._waiting.setdefault(sink, deque())
+        waiting.extend(records)
+        self.go_on(sink)
+        if len(waiting) > self._tidy_at.get(sink, TIDY):
+            left = self._waiting[sink] = deque(one for one in waiting if one.state is State.WAITING)
+            self._tidy_at[sink] = 2 * len(left) + TIDY
+
+    def go_on(self, sink: str) -> None:
+        """Put into a sink what it has room for; one that is empty takes a value of any size."""
+        waiting, sinks = self._waiting.get(sink), self._hub.sinks
+        if waiting is None:
+            return
+        room, is_empty = sinks.room(sink), sinks.is_empty(sink)
+        run: list[TaskRecord] = []
+        bytes_of_run = 0
+        while waiting:
+            record = waiting[0]
+            if record.state is not State.WAITING:  # it was given up
+                waiting.popleft()
+                continue
+            size = len(record.payload) + 32
+            if size > room and not is_empty:
+                sinks.closed.add(sink)
+                break
+            is_full = bytes_of_run > MOST_BYTES or len(run) >= MOST_OUTCOMES
+            if run and (is_full or not _is_of(run[-1], record)):
+                self._put(run)
+                run, bytes_of_run = [], 0
+            run.append(waiting.popleft())
+            bytes_of_run += size
+            room -= size
+            is_empty = False
+        if run:
+            self._put(run)
+        if not waiting:
+            del self._waiting[sink]
+            self._tidy_at.pop(sink, None)
+            sinks.closed.discard(sink)
+
+    def _put(self, records: list[TaskRecord]) -> None:
+        """Put values of one client and spec into their sink: their tasks end."""
+        ledger, entry, client = self._hub.ledger, records[0].spec, records[0].id >> SEQ_BITS
+        spec, name = entry.spec, ledger.account(client).name
+        seqs, payloads = [record.id & SEQ_MASK for record in records], [record.payload for record in records]
+        codec = spec.codec if spec.codec != PICKLE else ""
+        run = DoneRun(entry.number, client, 1, name, seqs, payloads, 0.0, codec=codec)
+        if spec.sink:
+            self._hub.sinks.put(spec.sink, spec.name, run)
+        else:
+            self._collector.acknowledged(bare(run))
+        for record in records:
+            ledger.move(record, Cause.FULFIL)
+            if record.extra is None:
+                ledger.drop(record)
+            else:
+                self._end(record, run)
+
+    def _end(self, record: TaskRecord, run: DoneRun) -> None:
+        """End a task that others wait for."""
+        payload = record.payload
+        self._hub.children.ended(record, None)
+        self._hub.dependencies.succeeded(record, payload, 1)
+        for waiter in self._hub.ledger.drop(record):
+            if waiter != record.id:
+                seq = waiter & SEQ_MASK
+                alone = DoneRun(run.spec, run.client, 1, run.worker, [seq], [payload], 0.0, codec=run.codec)
+                self._collector.give(alone, waiter)
+
+
+def _is_of(last: TaskRecord, record: TaskRecord) -> bool:
+    """Return True if two values are of one client and spec."""
+    return last.spec is record.spec and last.id >> SEQ_BITS == record.id >> SEQ_BITS

@@ -1,0 +1,317 @@
+"""Values that programs and tasks put into sinks by themselves, with real processes."""
+
+import contextlib
+import threading
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh, TaskFuture, put
+from taskmesh.client.nested_client import sink_here
+from taskmesh.client.promises import SinkInput
+from taskmesh.client.sink import Sink
+from taskmesh.core.specs import spec_number
+from taskmesh.errors import ConfigError, MeshClosed, NoMesh, SerializationError, TooLarge
+from taskmesh.security.keys import KeyFolder
+from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import ARROW_IPC, SINK_VALUE, SINK_VALUE_NAME, DoneRun, LaneRun, Run, Spec
+from tests.harness.cluster import OVERRIDES, Cluster
+from tests.harness.journal import Journal
+from tests.harness.keys import Ring
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
+from tests.net import workload
+
+WAIT_S = 30
+LARGE = 10_000_000
+THERE, BACK = "there", "back"
+
+
+@pytest.fixture(params=["embedded", "ipc", "tcp"])
+def mesh(request: pytest.FixtureRequest, programs: Programs, tmp_path: Path):
+    if request.param == "embedded":
+        with Mesh(workers=2) as mesh:
+            yield mesh
+        return
+    bind = f"ipc://{tmp_path}/hub" if request.param == "ipc" else "tcp://127.0.0.1:0"
+    address = programs.hub(bind)[1]
+    programs.worker(address, slots=2)
+    with Mesh(address) as mesh:
+        yield mesh
+
+
+def taken(sink: Sink, count: int, timeout: float = WAIT_S) -> list[object]:
+    """Take and acknowledge so many outcomes; return their results."""
+    values = []
+    for _ in range(count):
+        outcome = sink.get(timeout)
+        values.append(outcome.result())
+        sink.ack(outcome)
+    return values
+
+
+def ends(futures: list[TaskFuture[None]]) -> list[object]:
+    return [future.result(WAIT_S) for future in futures]
+
+
+def test_values_go_from_program_to_program_in_their_order(mesh: Mesh):
+    futures = [mesh.put(index, sink=THERE) for index in range(3000)]
+    with mesh.sink(THERE) as sink:
+        outcome = sink.get(WAIT_S)
+        assert (outcome.result(), outcome.name, outcome.state) == (0, "taskmesh.put", "succeeded")
+        assert not futures[0].done()
+        sink.ack(outcome)
+
+        assert taken(sink, 2999) == list(range(1, 3000))
+    assert ends(futures) == [None] * 3000
+    assert mesh.status()["sinks"] == []
+
+
+def test_without_a_sink_a_value_is_kept_for_tasks(mesh: Mesh):
+    assert mesh.submit(workload.add, mesh.put(1), 2).result(WAIT_S) == 3
+
+
+def test_a_large_value_goes_there_as_it_is(mesh: Mesh):
+    value = bytes(range(250)) * (LARGE // 250)
+    future = mesh.put(value, sink=THERE)
+    with mesh.sink(THERE) as sink:
+        assert taken(sink, 1) == [value]
+    assert future.result(WAIT_S) is None
+
+
+def test_a_task_streams_its_results_and_is_done_when_they_are_acknowledged(mesh: Mesh):
+    future = mesh.submit(workload.stream, BACK, 20)
+    with mesh.sink(BACK) as sink:
+        assert taken(sink, 19) == list(range(19))
+        assert not future.done()
+        assert taken(sink, 1) == [19]
+    assert future.result(WAIT_S) == 20
+
+
+def test_a_running_task_takes_from_one_sink_and_puts_into_another(mesh: Mesh):
+    pump = mesh.submit(workload.doubled, THERE, BACK, 3)
+    futures = [mesh.put(bytes([index]) * (LARGE // 2), sink=THERE) for index in range(3)]
+
+    with mesh.sink(BACK) as sink:
+        assert taken(sink, 3) == [bytes([index]) * LARGE for index in range(3)]
+
+    assert ends(futures) == [None] * 3
+    assert pump.result(WAIT_S) == 3
+
+
+def test_a_sink_that_a_task_has_left_open_ends_with_it(mesh: Mesh):
+    for _ in range(2):  # the second may run in the same process
+        assert mesh.submit(workload.opened, THERE).result(WAIT_S) == THERE
+
+    wait_until(lambda: mesh.status()["sinks"] == [], WAIT_S)
+
+
+def test_values_of_a_task_that_fails_do_not_hold_it_up(mesh: Mesh):
+    future = mesh.submit(workload.failed_after, BACK)
+
+    with pytest.raises(ValueError, match="enough"):
+        future.result(WAIT_S)
+
+
+def test_a_buffer_with_a_codec_of_its_own_comes_as_its_bytes(mesh: Mesh):
+    buffers = SinkInput(mesh._client, THERE, ARROW_IPC)
+    futures = [buffers.put(memoryview(b"buffer")), buffers.put(b"")]
+    with pytest.raises(SerializationError, match="has to be bytes"):
+        buffers.put("text")
+
+    with mesh.sink(THERE) as sink:
+        assert taken(sink, 2) == [b"buffer", b""]
+    assert ends(futures) == [None] * 2
+
+
+def test_one_thread_waits_for_outcomes_and_for_room_in_its_window(mesh: Mesh):
+    """What a bridge does: never more than so many unacknowledged, and no thread of its own for either."""
+    mesh.submit(workload.doubled, THERE, BACK, 20)
+    window: deque[TaskFuture[None]] = deque()
+    buffers = SinkInput(mesh._client, THERE, ARROW_IPC)
+    values: list[object] = []
+    with mesh.sink(BACK, ack="manual") as sink:
+        for index in range(20):
+            while len(window) == 4:
+                assert sink.wait(window[0].done, WAIT_S)
+                if window[0].done():
+                    window.popleft()
+                else:
+                    values += taken(sink, 1)
+            window.append(buffers.put(bytes([index])))
+            window[-1].add_done_callback(lambda _: sink.wake())
+        values += taken(sink, 20 - len(values))
+        assert not sink.wait(lambda: False, 0.01)
+        assert sink.wait(lambda: True)
+    with pytest.raises(MeshClosed):
+        sink.wait(lambda: False)
+    assert values == [bytes([index]) * 2 for index in range(20)]
+
+
+def test_nonsense_is_refused(mesh: Mesh):
+    for name in "", "\ud800", 1:
+        with pytest.raises(ConfigError, match="a sink's name"):
+            mesh.put(1, sink=name)
+    with pytest.raises(SerializationError, match="the value for sink 'there'"):
+        mesh.put(threading.Lock(), sink=THERE)
+
+
+def test_outside_of_a_mesh_there_is_no_sink():
+    with pytest.raises(NoMesh):
+        put(1, sink=THERE)
+
+
+def test_the_function_puts_into_the_innermost_open_mesh(mesh: Mesh):
+    future = put(1, sink=THERE)
+    with sink_here(THERE) as sink:
+        assert taken(sink, 1) == [1]
+    assert future.result(WAIT_S) is None
+
+
+def test_a_value_that_is_given_up_ends_at_once(mesh: Mesh):
+    future = mesh.put(1, sink=THERE)
+    assert future.cancel()
+    assert future.cancelled()
+
+
+def test_a_value_above_max_payload_is_refused(programs: Programs):
+    address = programs.hub()[1]
+    with Mesh(address, max_payload="1MiB") as mesh, pytest.raises(TooLarge, match="the value for sink"):
+        mesh.put(bytes(2 << 20), sink=THERE)
+
+
+def test_a_safe_client_puts_plain_data_that_any_consumer_takes(programs: Programs):
+    address = programs.hub()[1]
+    with Mesh(address) as mesh, Mesh(address, result_codec="safe") as careful:
+        futures = [careful.put({"a": [1, None]}, sink=THERE)]
+        futures.append(SinkInput(mesh._client, THERE, ARROW_IPC).put(b"x"))
+        with pytest.raises(SerializationError, match="no plain data"):
+            careful.put(object(), sink=THERE)
+        with careful.sink(THERE) as sink:
+            values = taken(sink, 2)
+            assert {"a": [1, None]} in values
+            assert b"x" in values
+        assert ends(futures) == [None] * 2
+        pickled = mesh.put({1}, sink=THERE)
+        with careful.sink(THERE) as sink:
+            outcome = sink.get(WAIT_S)
+            assert "result_codec" in str(outcome.exception())
+            sink.ack(outcome)
+        assert pickled.result(WAIT_S) is None
+
+
+@pytest.mark.parametrize("signed", [True, False], ids=["mesh.secret", "no-mesh.secret"])
+def test_with_keys_values_of_programs_and_tasks_are_verified(programs: Programs, ring: Ring, *, signed: bool):
+    cluster = Cluster(programs, ring)
+    cluster.start_hub(bind="tcp://127.0.0.1:0")
+    if not signed:
+        for folder in cluster.client, cluster.keys("worker", "first"):
+            (Path(folder) / "mesh.secret").unlink()
+    cluster.start_worker("first")
+    with cluster.mesh() as mesh, mesh.sink(BACK) as sink:
+        future = mesh.put("own", sink=BACK)
+        assert taken(sink, 1) == ["own"]
+        assert future.result(WAIT_S) is None
+        streamed = mesh.submit(workload.stream, BACK, 5)
+        assert taken(sink, 5) == list(range(5))
+        assert streamed.result(WAIT_S) == 5
+        pump = mesh.submit(workload.doubled, THERE, BACK, 1)
+        future = mesh.put(bytes(LARGE), sink=THERE)
+        assert taken(sink, 1) == [bytes(2 * LARGE)]
+        assert (future.result(WAIT_S), pump.result(WAIT_S)) == (None, 1)
+
+
+def test_a_hub_that_dies_loses_no_value_and_each_comes_once(cluster: Cluster):
+    cluster.start_hub()
+    with Mesh(cluster.address, **OVERRIDES) as mesh, mesh.sink(THERE, credit="1KiB") as sink:
+        futures = [mesh.put(index, sink=THERE) for index in range(500)]
+        values = taken(sink, 200)
+        cluster.hub.kill()
+        futures += [mesh.put(index, sink=THERE) for index in range(500, 600)]
+        cluster.start_hub()
+
+        def all_done() -> bool:
+            with contextlib.suppress(TimeoutError):
+                values.extend(taken(sink, 1, 0.05))
+            return all(future.done() for future in futures)
+
+        wait_until(all_done, WAIT_S)
+        assert ends(futures) == [None] * 600
+    assert values == list(range(600))
+
+
+def test_a_task_that_streams_outlives_its_hub(cluster: Cluster):
+    """The task and its process go on: what the hub that died had comes to the next one from there."""
+    cluster.start_hub()
+    cluster.start_worker("one")
+    with Mesh(cluster.address, **OVERRIDES) as mesh, mesh.sink(BACK, credit=1) as sink:
+        future = mesh.submit(workload.stream, BACK, 50)
+        values = taken(sink, 10)
+        cluster.hub.kill()
+        cluster.start_hub()
+        values += taken(sink, 40)
+        assert future.result(WAIT_S) == 50
+    assert values == list(range(50))
+
+
+def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tmp_path: Path):
+    cluster.start_hub()
+    log = tmp_path / "consumer"
+    line = ["-m", "tests.net.sink_consumer", cluster.address, str(log), "1KiB"]
+    consumer = cluster.programs.launch("consumer", line)
+    wait_until(lambda: "ready" in consumer.text(), WAIT_S)
+    with Mesh(cluster.address, **OVERRIDES) as mesh:
+        futures = [mesh.put(index, sink="s") for index in range(20_000)]
+        wait_until(futures[100].done, WAIT_S)
+        consumer.kill()
+        with mesh.sink("s") as sink:
+            values: list[object] = []
+
+            def all_done() -> bool:
+                with contextlib.suppress(TimeoutError):
+                    while True:
+                        values.extend(taken(sink, 1, 0.05))
+                return all(future.done() for future in futures)
+
+            wait_until(all_done, WAIT_S)
+        assert ends(futures) == [None] * 20_000
+    assert sorted({*values, *(entry.index for entry in Journal(log).entries())}) == list(range(20_000))
+
+
+class TestSignatures:
+    spec = Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink=THERE)
+
+    def signed(self, ring: Ring) -> tuple[PayloadSigner, bytes]:
+        """Return a signer, and the payload of task 3 of client 7 as that client sends it."""
+        signer = PayloadSigner(KeyFolder(ring.peer("client", "ann")).mesh_keys())
+        number = spec_number(self.spec)
+        submit = m.Submit(1, [(number, self.spec)], [Run(number, 0, [3], [b"value"])])
+        return signer, signer.submit(submit, 7, lambda _: []).runs[0].payloads[0]
+
+    def delivered(self, signer: PayloadSigner, payload: bytes, seq: int = 3) -> tuple[list[bytes], list[str]]:
+        """Return the payloads, and the kinds of failures, that a consumer gets."""
+        run = DoneRun(1, 7, 1, "p", [seq], [payload], 0.0)
+        message = signer.sink_deliver(m.SinkDeliver(THERE, 1, 1, [run], [THERE], [1]))
+        return [one for run in message.done for one in run.payloads], [one.kind for one in message.failed]
+
+    def test_a_value_is_verified_by_its_consumer(self, ring: Ring):
+        assert self.delivered(*self.signed(ring)) == ([b"value"], [])
+
+    @pytest.mark.parametrize("lie", ["unsigned", "empty", "changed", "another task's"])
+    def test_a_hub_that_lies_is_found_out(self, ring: Ring, lie: str):
+        signer, payload = self.signed(ring)
+        made_up = {"unsigned": b"value", "empty": b"", "changed": payload[:-1] + b"?"}.get(lie, payload)
+
+        assert self.delivered(signer, made_up, 4 if lie == "another task's" else 3) == ([], ["signature"])
+
+    @pytest.mark.parametrize("spec", [spec, Spec(b"f", "f")], ids=["value", "function"])
+    def test_a_value_is_no_task(self, ring: Ring, spec: Spec):
+        signer, payload = self.signed(ring)
+        number = spec_number(spec)
+        run = LaneRun(number, 7, 1, 0, [3], [payload])
+
+        (run,) = signer.tasks(m.Tasks(1, 1, 1, 0, 0.0, [(number, spec)], [run])).runs
+
+        assert run.spec != number, "it is replaced by a task that raises"
