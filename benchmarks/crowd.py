@@ -7,6 +7,9 @@ that they are there.
     clients     1,000 and 4,000 idle ones: CPU, and memory beside that of the hub before them
     pools       999 idle ones: seconds until all have joined, CPU, memory; no-ops through one more with two
                 slots, and the same without them
+    executors   4,000 clients, the Python workers of 1,000 Spark executors: seconds until all have joined, CPU
+                while they are idle and while each waits for a pool, and 10,000 partitions of two pieces that
+                take no time, each client one at a time, through two pools of 64 slots
     queue       3,000,000 waiting tasks of 200 bytes, of two clients: how fast they are accepted, memory for
                 each, what a status takes meanwhile, how fast two pools of 64 slots take them
 """
@@ -39,12 +42,14 @@ class Amounts(NamedTuple):
 
     clients: tuple[int, ...] = (1_000, 4_000)
     pools: int = 999
+    workers: int = 4_000
+    partitions: int = 10_000
     noops: int = 200_000
     queue: int = 3_000_000
     watched: float = 10.0
 
 
-QUICK = Amounts((20,), 10, 2_000, 5_000, 1.0)
+QUICK = Amounts((20,), 10, 20, 50, 2_000, 5_000, 1.0)
 Figures = dict[str, float]
 
 
@@ -156,6 +161,29 @@ def pools(amounts: Amounts) -> Iterator[tuple[str, Figures]]:
     )
 
 
+def executors(amounts: Amounts) -> Iterator[tuple[str, Figures]]:
+    """Spark's Python workers: idle, waiting for a pool, and at work."""
+    count, partitions = amounts.workers, amounts.partitions
+    with (
+        opened(TIERS[MEMORY]) as bench,
+        started(bench, "executors", str(count), str(partitions)) as workers,
+        contextlib.ExitStack() as pools,
+    ):
+        figures = {"joined, s": workers.told("joined")}
+        figures["idle, share of a core"] = idle_share(bench.hub.pid, amounts.watched)
+        workers.go()
+        workers.told("accepted")
+        figures["waiting, share of a core"] = idle_share(bench.hub.pid, amounts.watched)
+        before = processor_seconds(bench.hub.pid)
+        workers.go()
+        for _ in range(2):
+            pools.enter_context(started(bench, "takers", "1"))
+        ended = workers.told("ended")
+        used = processor_seconds(bench.hub.pid) - before
+    rates = {"partitions/s": partitions / ended, "CPU for each, ms": 1000 * used / partitions}
+    yield f"{count:,} Python workers", figures | rates
+
+
 def queue(amounts: Amounts) -> Iterator[tuple[str, Figures]]:
     """A long queue, and its end."""
     count = amounts.queue
@@ -180,7 +208,7 @@ def queue(amounts: Amounts) -> Iterator[tuple[str, Figures]]:
     yield f"{count:,} queued tasks", {**figures, "status, ms": 1000 * status, "drained, /s": count / ended}
 
 
-ROWS = {"clients": clients, "pools": pools, "queue": queue}
+ROWS = {"clients": clients, "pools": pools, "executors": executors, "queue": queue}
 
 
 def main() -> None:

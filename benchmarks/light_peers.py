@@ -3,16 +3,19 @@
 `python -m benchmarks.light_peers ADDRESS KIND COUNT [TASKS]`, KIND is one of
 
     clients     COUNT clients that wait for nothing, or submit TASKS tasks together
+    executors   COUNT clients that work through TASKS partitions as Spark's Python workers do: each takes the
+                next one when it has the outcomes of the pieces of its last one
     pools       COUNT pools of a queue that gets no tasks
     takers      COUNT pools of 64 slots that answer each task with None at once
 
-It prints a line of JSON when all have joined, then (TASKS) one when all tasks are accepted and one when
-all have their outcomes; for each of these two it waits for a line on standard input, whose end ends it. Pools
-of `takers` take work from the start.
+It prints a line of JSON when all have joined, then (TASKS) one when all tasks are accepted (of executors:
+those of the first partition of each) and one when all have their outcomes; for each of these two it waits for
+a line on standard input, whose end ends it. Pools of `takers` take work from the start.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -49,6 +52,8 @@ LOOK_MS = 20
 """Milliseconds between two looks at what is due."""
 TAKERS = 64
 """Slots of a pool that takes tasks."""
+PIECES = 2
+"""Tasks of a partition."""
 NONE = dumps(None)
 AFTER = 0.01
 """Seconds that a task of such a pool is said to have taken 64 of."""
@@ -79,11 +84,13 @@ class LightClient:
 
     Attributes:
         accepted: how many tasks were accepted. ended: how many have an outcome.
+        on_end: called when some have got theirs.
         sockets: what it reads.
     """
 
     def __init__(self, context: Context, hub: Endpoints, number: int, now: float) -> None:
         self.accepted = self.ended = 0
+        self.on_end: Callable[[], None] = lambda: None
         self._gateway = Dealer(context, profiles.TO_GATEWAY)
         self._gateway.connect(hub.gateway)
         self.sockets = [self._gateway.raw]
@@ -120,6 +127,7 @@ class LightClient:
         return self._machine.under_way
 
     def _tell(self, event: object, now: float) -> None:
+        ended = self.ended
         for action in self._machine.handle(event, now):
             if isinstance(action, Send):
                 self._gateway.try_send_parts(encode(action.message))
@@ -127,6 +135,8 @@ class LightClient:
                 self.accepted += len(action.seqs)
             elif isinstance(action, Resolve):
                 self.ended += sum(len(run.seqs) for run in action.done) + len(action.failed)
+        if self.ended > ended:
+            self.on_end()
 
 
 class LightPool:
@@ -274,6 +284,27 @@ def submit(loop: Loop, clients: Sequence[LightClient], count: int) -> None:
     tell("ended", loop.until(lambda: sum(client.ended for client in clients) >= count) - begin)
 
 
+def work_through(loop: Loop, clients: Sequence[LightClient], partitions: int) -> None:
+    """Work through partitions when told; tell when the first ones are accepted, and when all have ended."""
+    loop.until_told()
+    begin = time.monotonic()
+    left = iter(range(partitions))
+
+    def take(client: LightClient) -> None:
+        if client.ended % PIECES == 0 and next(left, None) is not None:
+            client.submit(PIECES, time.monotonic())
+
+    for client in clients:
+        client.on_end = functools.partial(take, client)
+        take(client)
+    first = PIECES * min(partitions, len(clients))
+    accepted = loop.until(lambda: sum(client.accepted for client in clients) >= first)
+    tell("accepted", accepted - begin)
+    loop.until_told()
+    begin = time.monotonic()
+    tell("ended", loop.until(lambda: sum(client.ended for client in clients) >= PIECES * partitions) - begin)
+
+
 def main() -> None:
     """Make the peers, and turn them until standard input ends."""
     address, kind, number, *more = sys.argv[1:]
@@ -282,7 +313,7 @@ def main() -> None:
     with Context(max_sockets=5 * count + 64) as context:
         begin = time.monotonic()
         peers: list[Any]
-        if kind == "clients":
+        if kind in {"clients", "executors"}:
             first = random.getrandbits(40)
             peers = [LightClient(context, hub, first + place, begin) for place in range(count)]
         else:
@@ -292,7 +323,7 @@ def main() -> None:
         loop = Loop(peers)
         tell("joined", loop.until(lambda: all(peer.joined for peer in peers)) - begin)
         if more:
-            submit(loop, peers, int(more[0]))
+            (work_through if kind == "executors" else submit)(loop, peers, int(more[0]))
         loop.until(lambda: math.isinf(0.0))
         os._exit(0)  # thousands of sockets would be closed one by one, each with a goodbye
 

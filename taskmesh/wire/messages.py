@@ -223,11 +223,13 @@ class Accepted(msgspec.Struct, tag=21):
     """Every Submit up to `number` is in the ledger.
 
     `rest`, in answer to a beat, not 0: nothing of the client is here. Its next beat is due after so many
-    seconds; it beats as Welcome says from the next thing that it has to say on.
+    seconds; it beats as Welcome says from the next thing that it has to say on. `slots`, in answer to a beat,
+    else empty: for each queue and tags of its tasks, how many slots serve them, 0 if no pool does.
     """
 
     number: int
     rest: Number = 0.0
+    slots: list[tuple[Name, Names, Counter]] = []
 
 
 class Busy(msgspec.Struct, tag=22):

@@ -35,6 +35,7 @@ class Engine:
         self._failing = failing
         self._data: dict[Future, object] = {}
         self.sent = 0
+        self.slots = 3
 
     def submit(self, data):
         self.sent += 7
@@ -98,7 +99,7 @@ def test_row_24_no_more_than_the_window_and_its_bytes_is_under_way_and_order_is_
     assert list(_stream(engine, sizer, **settings).run(_pieces(20))) == list(range(20))
     assert engine.most == most
     assert engine.given_up == []
-    assert sizer.learnt == [(100, 0.5, 10)] * 20
+    assert sizer.learnt == [(100, 0.5, 10, engine.slots)] * 20
 
 
 def test_without_order_what_is_done_goes_first():
@@ -113,7 +114,7 @@ def test_row_24_bytes_that_are_known_only_when_they_are_sent_count_as_well():
 
     assert list(_stream(engine, sizer, window=9, window_bytes=20).run(_pieces(6, size=0))) == list(range(6))
     assert engine.most == 3
-    assert sizer.learnt == [(100, 0.5, 7)] * 6
+    assert sizer.learnt == [(100, 0.5, 7, engine.slots)] * 6
 
 
 def test_row_22_a_stream_that_is_closed_gives_up_what_is_under_way():
@@ -172,6 +173,18 @@ def test_a_pace_finds_a_twentieth_of_a_second(seconds_a_row):
     assert sizer.rows == pytest.approx(max(1, int(TARGET_S / seconds_a_row)), abs=1, rel=0.05) or (
         sizer.rows > 400_000
     )
+
+
+def test_many_slots_have_longer_pieces():
+    """The hub passes on 2,000 pieces a second and not 20 for each of 1,000 slots."""
+    few, many = BatchSizer(), BatchSizer()
+
+    for _ in range(40):
+        few.learn(few.rows, few.rows * 1e-5, slots=100)
+        many.learn(many.rows, many.rows * 1e-5, slots=1_000)
+
+    assert few.rows == pytest.approx(5_000, rel=0.05)
+    assert many.rows == pytest.approx(50_000, rel=0.05)
 
 
 @pytest.mark.parametrize("call", [0.04, 0.049, 0.06, 0.1, 1.0, 3.0])

@@ -48,6 +48,8 @@ class ClientMachine:
         epoch: The hub's that it was last welcomed by, 0 before the first.
         open: True while a hub has welcomed it over the present link.
         refused: Why the hub will not have it, for good; empty as a rule.
+        slots: For each queue and tags of the tasks under way, how many slots serve them, and when the hub has
+            said so; of tasks before that, while there are none. Replaced, not changed: other threads read it.
     """
 
     def __init__(self, config: ClientSettings, pending: UnresolvedTasks, now: float) -> None:
@@ -55,6 +57,7 @@ class ClientMachine:
         self.epoch = 0
         self.open = False
         self.refused = ""
+        self.slots: dict[tuple[str, frozenset[str]], tuple[int, float]] = {}
         self._pending = pending
         self._link = 1
         self._submits = SubmitWindow(pending)
@@ -164,6 +167,8 @@ class ClientMachine:
         An answer may be late: to a beat before that one, and before what is not acknowledged.
         """
         self._on_accepted(answer.number, now, out)
+        if answer.slots:
+            self.slots = {(queue, frozenset(tags)): (slots, now) for queue, tags, slots in answer.slots}
         if answer.rest > 0 and self._rests_if_told and not (self._submits.kept or self._sinks):
             self._beat_at = self._rests_until = now + answer.rest
 

@@ -12,7 +12,7 @@ from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.link import SendWindow, size_of, size_of_failure
-from taskmesh.wire.messages import Deliver
+from taskmesh.wire.messages import Deliver, Submit
 from taskmesh.wire.runs import Charged, DoneRun, Failed
 
 MAX_DELIVERY = 4 << 20
@@ -42,6 +42,7 @@ class ClientSession:
         warning: Versions in which it differs from the hub, in words, or empty.
         credit: Bytes of deliveries that it holds unacknowledged; 0 if it is embedded.
         submitted: Number of the last Submit that is in the ledger.
+        specs: Numbers of the specs of its tasks, since it last had none.
         unwritten: Submits in the ledger that the journal does not have yet, with the numbers of its changes.
         heard: Time when it was last heard of.
         expected: Time when its next beat is due, if it rests; silence counts from then on.
@@ -63,6 +64,7 @@ class ClientSession:
         self.warning = ""
         self.credit = 0
         self.submitted = 0
+        self.specs: set[int] = set()
         self.unwritten: deque[tuple[int, int]] = deque()
         self.heard = self.expected = now
         self.ended = now
@@ -85,6 +87,11 @@ class ClientSession:
         self.present = True
         self.lost = False
         self.greeted = True
+
+    def submit(self, submit: Submit) -> None:
+        """Notes a Submit that is in the ledger."""
+        self.submitted = submit.number
+        self.specs.update([run.spec for run in submit.runs])
 
     @property
     def accepted(self) -> int:

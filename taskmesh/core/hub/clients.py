@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.cancellations import Cancellations, Extent
 from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.lanes import LEAVING
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
@@ -20,6 +21,8 @@ IDLE_TTL = 60.0
 """Seconds that a client is remembered that is away and has nothing here."""
 MAX_WINDOW = 64 << 20
 """Bytes that one client may have under way: more is not faster."""
+MOST_ROUTES = 100
+"""Pairs of queue and tags of which a client is told how many slots serve them."""
 MOST_WINDOWS = 128
 """So many clients share what may be under way; with more of them none has less."""
 
@@ -41,6 +44,7 @@ class Clients:
         self._of_user: Counter[str] = Counter()
         self._forgotten: dict[int, bool] = {}
         self._opened = 0
+        self._slots: dict[tuple[str, frozenset[str]], int] = {}
 
     # --- coming and going ---------------------------------------------------------------------------------
 
@@ -250,8 +254,33 @@ class Clients:
         if not (account.tasks or session.has_news or session.has_outcomes or session.unsplit):
             rest = self._config.client_rest
             session.expected = now + rest
-        self._hub.send(session.client, m.Accepted(session.accepted, rest))
+            session.specs.clear()
+        self._hub.send(session.client, m.Accepted(session.accepted, rest, self._slots_for(session)))
         self._hub.news.add(session.client)
+
+    def _slots_for(self, session: ClientSession) -> list[tuple[str, list[str], int]]:
+        """Return the queues and tags of a client's tasks, each with the slots that serve them."""
+        specs = self._hub.specs
+        session.specs.intersection_update(specs)
+        routes = {specs[number].route[:2] for number in session.specs}
+        found = [(queue, sorted(tags), self._slots_of(queue, tags)) for queue, tags in routes]
+        return sorted(found)[:MOST_ROUTES]
+
+    def _slots_of(self, queue: str, tags: frozenset[str]) -> int:
+        """Return how many slots serve a queue and tags, as counted since the last sweep.
+
+        Of a pool that serves other hubs too all count, busy or not.
+        """
+        found = self._slots.get((queue, tags))
+        if found is None:
+            lanes = self._hub.serving.get(queue, {}).values()
+            found = sum(lane.hello.slots for lane in lanes if tags <= lane.tags and lane.state not in LEAVING)
+            self._slots[queue, tags] = found
+        return found
+
+    def count_slots_anew(self) -> None:
+        """Forget how many slots serve what: clients are told of pools that have come or gone."""
+        self._slots.clear()
 
     def on_silence(self, session: ClientSession, now: float) -> None:
         """Nothing was heard from the client for long: tasks that are bound to it end, unless its link stands.

@@ -69,6 +69,8 @@ LANE_TRANSITIONS: dict[tuple[LaneState, LaneCause], LaneState] = {
 
 MAY_TAKE = (LaneState.READY, LaneState.OPENING, LaneState.SILENT)
 """States of lanes that take work now or soon; others take none until a pool or an operator changes that."""
+LEAVING = (LaneState.DRAINING, LaneState.CUT)
+"""States of lanes that never take work again."""
 READY = LaneState.READY
 """For the hot path: see `states.SENT`."""
 

@@ -423,6 +423,7 @@ class HubMachine:
         config = self.config
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)
+        self.clients.count_slots_anew()
         self.pools.tell_roster(now)
         self._recall(self.ventilator.overdue(now))
         self.state.out += self.ventilator.forget_unused(now)

@@ -143,7 +143,7 @@ class Submissions:
         """Have the journal written before the client hears that its tasks are accepted."""
         hub, journal = self._hub, self._hub.journal
         chunk = self._durable(session, submit) if journal is not None and submit.runs else None
-        session.submitted = number
+        session.submit(submit)
         if journal is None:
             return
         if chunk is None:

@@ -84,6 +84,13 @@ class SubmitPort:
         """True if the hub answers, as far as is known."""
         return self._shell.machine.open and not self._closing.is_set()
 
+    def slots_of(self, queue: str, tags: frozenset[str]) -> tuple[int, float]:
+        """Return how many slots serve tasks of a queue and tags, and when the hub has said so; 0, 0.0 before.
+
+        The hub tells a client that has tasks each second; nothing is asked.
+        """
+        return self._shell.machine.slots.get((queue, tags), (0, 0.0))
+
     def wake(self) -> None:
         """Make a sleeping loop drain the table; cheap, never blocks, harmless at any time.
 

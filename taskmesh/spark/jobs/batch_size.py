@@ -9,6 +9,9 @@ START: Final = 32
 FIXED: Final = 2000
 """Rows in a piece where their number must not depend on the speed of the mesh."""
 TARGET_S: Final = 0.05
+"""Seconds that a piece takes, where the hub bears as many."""
+BORNE: Final = 2000
+"""Pieces a second that one hub passes on with ease: about half of what it can."""
 OVERHEAD: Final = 1 / 8
 """The fixed cost of a call, at most, as a share of the cost of its rows."""
 
@@ -30,7 +33,8 @@ class BatchSizer:
     each row. Both are fitted to the times of pieces of different sizes. A piece has as many rows as fit into
     a twentieth of a second: that much is lost with a worker, a cancellation waits for that long, and the ends
     of partitions are even. But it never has so few that the call costs more than an eighth of its rows:
-    smaller pieces would mean fewer rows a second.
+    smaller pieces would mean fewer rows a second. And where so many slots are busy that the hub would have
+    more of them than it bears, each takes longer.
 
     Args:
         fixed: a constant number of rows; 0 to measure.
@@ -46,6 +50,7 @@ class BatchSizer:
         self, fixed: int = 0, start: int = START, most_bytes: int = 0, *, by_item: bool = False
     ) -> None:
         self.rows = fixed or start
+        self._target = TARGET_S
         self.fixed = bool(fixed)
         self._most_bytes = most_bytes
         self._by_item = by_item
@@ -57,14 +62,22 @@ class BatchSizer:
         """True if enough has been measured to have many pieces under way."""
         return self.fixed or self._by_item or len(self._sizes) > 1
 
-    def learn(self, rows: int, seconds: float, size: int = 0) -> None:
-        """Take note of the seconds that a piece of so many rows and bytes took."""
+    def learn(self, rows: int, seconds: float, size: int = 0, slots: int = 0) -> None:
+        """Take note of a piece that was computed.
+
+        Args:
+            rows: how many it had.
+            seconds: how long it took.
+            size: its bytes; 0 if that is not known.
+            slots: how many may be busy with such pieces; 0 if that is not known.
+        """
         if self.fixed or seconds <= 0 or rows <= 0:
             return
+        self._target = max(TARGET_S, slots / BORNE)
         if self._by_item:
             self._sizes.clear()
         self._note(rows, seconds)
-        if rows < self.rows // 2 and seconds < TARGET_S:
+        if rows < self.rows // 2 and seconds < self._target:
             return  # a batch's last rows say little about larger pieces
         fitting = self._fitting()
         if self._most_bytes and size:
@@ -95,14 +108,14 @@ class BatchSizer:
         if len(self._sizes) == 1:
             ((rows, seconds),) = self._sizes.values()
             if self._by_item:
-                return rows * min(_GROWTH, TARGET_S / seconds)
+                return rows * min(_GROWTH, self._target / seconds)
             # a and b take two sizes; the next one takes a second at most, as far as one size can tell.
             return rows * min(_GROWTH, _EXPLORED_S / seconds) if seconds < _EXPLORED_S / 2 else rows / 4
         call, row = self._model()
         largest, seconds = max(self._sizes.values())
         most = largest * (_SURE_GROWTH if seconds < _EXPLORED_S / 5 else _GROWTH)
         sure = call - _DOUBT * min(seconds for _, seconds in self._sizes.values())
-        in_time, at_cost = (TARGET_S - call) / row, sure / row / OVERHEAD
+        in_time, at_cost = (self._target - call) / row, sure / row / OVERHEAD
         self._calls += 1
         if at_cost > in_time and self._calls % _CHECKED == 0:
             return min(most, at_cost) / 4  # a check that the call still costs so much

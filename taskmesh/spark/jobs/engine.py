@@ -43,6 +43,11 @@ class Engine(Protocol):
         """Bytes that have been submitted so far; 0 where nothing travels."""
         ...
 
+    @property
+    def slots(self) -> int:
+        """The number of slots that serve the pieces; 0 if that is not known."""
+        ...
+
     def submit(self, data: Any) -> Any:
         """Start a piece."""
         ...
@@ -106,6 +111,10 @@ class _MeshEngine:
     def sent(self) -> int:
         return self._group.sent
 
+    @property
+    def slots(self) -> int:
+        return self._watchdog.slots
+
     def submit(self, data: Any) -> TaskFuture[Any]:
         return self._group.submit(data, self._key)
 
@@ -159,6 +168,7 @@ class _LocalEngine:
     """Runs pieces in this process as they are submitted: for tests, and where there is no mesh."""
 
     sent = 0
+    slots = 1
 
     def __init__(self, remote_task: RemoteTask) -> None:
         self._name = remote_task.name

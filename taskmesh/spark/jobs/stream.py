@@ -135,7 +135,7 @@ class Stream:
         pieces.remove(piece)
         self._bytes -= piece.size
         rows = piece.rows if self._rows_of is None else self._rows_of(result)
-        self._sizer.learn(rows, success.seconds, piece.size)
+        self._sizer.learn(rows, success.seconds, piece.size, self._engine.slots)
         self._count(piece, rows, success)
         return result
 

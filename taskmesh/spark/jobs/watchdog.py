@@ -1,21 +1,21 @@
-"""Waiting for tasks, while checking that the hub and a pool for them are there."""
+"""Waiting for tasks, while the hub and a pool for them are there."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from taskmesh.client.client import Client
 from taskmesh.client.options import TaskOptions
-from taskmesh.errors import HubUnreachable
+from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.steps.errors import MeshGatewayLost, NoMeshWorkers
 
-LOOK_S: Final = 1.0
-"""Seconds without a result between two queries to the hub."""
+LOOK_S: Final = 0.5
+"""Seconds without a result between two looks at what the hub has told, which it does each second."""
 
 _ANSWER_S: Final = 2.0
 _LEAVING: Final = ("draining", "cut")
@@ -23,6 +23,9 @@ _LEAVING: Final = ("draining", "cut")
 
 class Watchdog:
     """Waits for the tasks of one Spark task. A result restarts the clocks.
+
+    The hub tells every client that has tasks how many slots serve them: thousands of Spark tasks that wait
+    ask it for nothing.
 
     Args:
         client: of the mesh.
@@ -37,11 +40,17 @@ class Watchdog:
         self._client = client
         self._addresses = settings.address
         self._where = " or ".join(settings.address)
-        self._options = options
+        self._queue = options.queue
+        self._tags = frozenset(options.tags)
         self._patience = settings.no_worker_timeout / speed_up
         self._gateway_patience = settings.gateway_timeout / speed_up
-        self._alone_since: float | None = None
+        self._began = self._alone_since = 0.0
         self._lost_since: float | None = None
+
+    @property
+    def slots(self) -> int:
+        """The number of slots that serve the tasks; 0 if no pool does, or the hub has not told so far."""
+        return self._client.open().slots_of(self._queue, self._tags)[0]
 
     def wait(self, futures: Sequence[TaskFuture[Any]]) -> None:
         """Return when one of the tasks has ended.
@@ -50,46 +59,49 @@ class Watchdog:
             NoMeshWorkers: no pool for them for longer than `no_worker_timeout`.
             MeshGatewayLost: no hub for longer than `gateway_timeout`.
         """
+        self._began = self._alone_since = time.monotonic()
         done: set[Any] = set()
         while not done:
             done, _ = concurrent.futures.wait(futures, LOOK_S, concurrent.futures.FIRST_COMPLETED)
             if not done:
                 self._look()
-        self._alone_since = self._lost_since = None
+        self._lost_since = None
 
     def _look(self) -> None:
-        before = time.monotonic()
-        try:
-            pools = self._client.open().query("pools", limit=10_000, timeout=_ANSWER_S)
-        except HubUnreachable as error:
-            self._lost_since = self._lost_since or before - LOOK_S
-            away = time.monotonic() - self._lost_since
+        """Check that the hub is there, and has not said for too long that no pool serves the tasks."""
+        port, now = self._client.open(), time.monotonic()
+        if not port.connected:
+            self._lost_since = self._lost_since or now - LOOK_S
+            away = now - self._lost_since
             if away >= self._gateway_patience:
                 raise MeshGatewayLost(
-                    f"the hub at {self._where} has been away for {away:.0f} s (gateway_timeout): {error}"
-                ) from error
+                    f"the hub at {self._where} has been away for {away:.0f} s (gateway_timeout): is one "
+                    f"running there? `taskmesh hub --bind {self._addresses[0]}` starts one"
+                )
             return
         self._lost_since = None
-        there = [pool for pool in pools if isinstance(pool, Mapping)] if isinstance(pools, list) else []
-        self._count([pool for pool in there if pool["state"] not in _LEAVING])
+        slots, told_at = port.slots_of(self._queue, self._tags)
+        if slots:
+            self._alone_since = now
+        elif told_at > self._began and now - self._alone_since >= self._patience:
+            raise NoMeshWorkers(self._complaint(now - self._alone_since))
 
-    def _count(self, pools: Sequence[Mapping[str, Any]]) -> None:
-        """Check that one of the hub's pools serves the task's queue and tags."""
-        need = set(self._options.tags)
-        if any(self._options.queue in pool["queues"] and need <= set(pool["tags"]) for pool in pools):
-            self._alone_since = None
-            return
-        now = time.monotonic()
-        self._alone_since = self._alone_since or now - LOOK_S
-        if now - self._alone_since >= self._patience:
-            dialled = "".join(f" --address {address}" for address in self._addresses)
-            tags = f" --tags {','.join(sorted(need))}" if need else ""
-            wanted = f"queue {self._options.queue!r}" + (
-                f" and tags {', '.join(sorted(need))}" if need else ""
-            )
-            seen = "; ".join(f"{pool['pool']} serves {', '.join(pool['queues'])}" for pool in pools) or "none"
-            raise NoMeshWorkers(
-                f"no pool for {wanted} at {self._where} for {now - self._alone_since:.0f} s "
-                f"(no_worker_timeout); pools there: {seen}. Start one: "
-                f"`taskmesh worker{dialled} --queues {self._options.queue}{tags}`"
-            )
+    def _complaint(self, seconds: float) -> str:
+        """Return what is missing, what is there, and the cure."""
+        dialled = "".join(f" --address {address}" for address in self._addresses)
+        tags = ",".join(sorted(self._tags))
+        wanted = f"queue {self._queue!r}" + (f" and tags {', '.join(sorted(self._tags))}" if tags else "")
+        option = f" --tags {tags}" if tags else ""
+        return (
+            f"no pool for {wanted} at {self._where} for {seconds:.0f} s (no_worker_timeout); pools there: "
+            f"{self._pools()}. Start one: `taskmesh worker{dialled} --queues {self._queue}{option}`"
+        )
+
+    def _pools(self) -> str:
+        """Return the hub's pools and the queues that they serve; the only time that it is asked."""
+        try:
+            pools: Any = self._client.open().query("pools", limit=10_000, timeout=_ANSWER_S)
+        except TaskMeshError:
+            return "unknown, since the hub does not answer"
+        there = [pool for pool in pools if pool["state"] not in _LEAVING]
+        return "; ".join(f"{pool['pool']} serves {', '.join(pool['queues'])}" for pool in there) or "none"
