@@ -389,7 +389,10 @@ class Clients:
             here = [session.user for session in sessions if session.present or session.linked]
             count, of_user = len(here), here.count(user)
         if count >= self._config.max_clients:
-            return f"the hub has {count} clients and may have no more (hub.max_clients)"
+            return (
+                f"the hub has {count} clients and may have no more (hub.max_clients): close some, "
+                "raise that, or start another hub"
+            )
         if user and limit and of_user >= limit:
             return (
                 f"{limit} clients show the key {user} already, and no more may (hub.key_sessions): close "

@@ -1,4 +1,4 @@
-"""One mesh client for each Spark worker process and address, kept open for later tasks."""
+"""One mesh client for each Spark worker process and hub that it prefers, kept open for later tasks."""
 
 from __future__ import annotations
 
@@ -22,27 +22,32 @@ _lock = threading.Lock()
 _freezes = 0
 
 
-def mesh_of(settings: Settings, speed_up: float = 1.0) -> Mesh:
-    """Return this process's open mesh at the settings' address.
+def mesh_of(settings: Settings, speed_up: float = 1.0, partition: int = 0) -> Mesh:
+    """Return this process's open mesh for a partition.
 
-    A forked child gets one of its own; one that broke is replaced.
+    Several hubs share the partitions: each prefers one, and the others stand in for it, in their order. Its
+    next try finds the same one, which remembers failures and results. A forked child gets a mesh of its own;
+    one that broke is replaced.
 
     Args:
         settings: of the job.
         speed_up: divides the time-out.
+        partition: the partition's number.
 
     Raises:
         HubUnreachable: no hub answers within `connect_timeout` seconds.
         ConfigError: the address cannot be used.
     """
-    key = (os.getpid(), settings.address, settings.keys)
+    first = partition % max(1, len(settings.address))
+    address = (*settings.address[first:], *settings.address[:first])
+    key = (os.getpid(), address, settings.keys)
     with _lock:
         mesh = _open.get(key)
         if mesh is None or (client := client_of(mesh)).closed or client.table.refusal is not None:
             if mesh is not None:
                 mesh.close(cancel=True)  # a refused client keeps its thread and sockets until it is closed
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
-            mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
+            mesh = Mesh(address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
             client_of(mesh).open()
             _open[key] = mesh
         _freeze_modules()

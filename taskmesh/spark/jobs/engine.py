@@ -92,7 +92,7 @@ class _MeshEngine:
     def __init__(self, settings: Settings, remote_task: RemoteTask) -> None:
         self._spark_task = SparkTask.here(remote_task.app)
         speed_up = LATER_TRIES_FASTER if self._spark_task.attempt else 1.0
-        mesh = mesh_of(settings, speed_up)
+        mesh = mesh_of(settings, speed_up, max(0, self._spark_task.partition))
         shared, self._prefix = _sharing(settings, self._spark_task)
         self._key = self._key_of if shared else None
         self._group = TaskGroup(

@@ -31,7 +31,7 @@ class Settings:
     """The address of the mesh, and how much of a partition may be under way on it.
 
     Attributes:
-        address: the hub's gateway, or several in order of preference.
+        address: the hub's gateway, or several: hubs that share the partitions, and stand in for each other.
         queue: the queue that the pools serve; empty for that of the task.
         tags: the tags that the pools have; empty for those of the task.
         window: batches that one Spark task may have under way.
