@@ -268,17 +268,40 @@ def test_a_pace_is_found_again_and_does_not_keep_the_functions_bytes():
     assert sys.getrefcount(function) == before
 
 
+class Tallies(list):
+    """What partitions report at their end."""
+
+    add = list.append
+
+
+def _columns(given: list[list[int]], tallies: Tallies) -> list[pa.Array]:
+    """The columns of a UDF that gives these back, computed in this process."""
+    step = Step(dump_function(lambda ids: ids), "arrays", ipc.schema_bytes(NUMBERS), "raise")
+    settings = Settings(engine="local", counts=tallies)
+    way = ColumnPartition(settings, RemoteTask.of(settings, len, step), 0, ipc.schema_bytes(NUMBERS))
+    return list(way.run(iter([pa.array(numbers, pa.int64()) for numbers in given])))
+
+
 def test_h_a_batch_without_rows_before_others_has_a_column_without_rows():
     """H: it was told that a UDF's result had two rows in place of none."""
-    step = Step(dump_function(lambda ids: ids), "arrays", ipc.schema_bytes(NUMBERS), "raise")
-    settings = Settings(engine="local")
-    way = ColumnPartition(settings, RemoteTask.of(settings, len, step), 0, ipc.schema_bytes(NUMBERS))
     given = [[], [1, 2], [], [], [3], []]
 
-    found = list(way.run(iter([pa.array(numbers, pa.int64()) for numbers in given])))
+    found = _columns(given, Tallies())
 
     assert [column.to_pylist() for column in found] == given
     assert {column.type for column in found} == {pa.int64()}
+
+
+def test_a_udfs_small_batches_travel_together_and_its_columns_are_cut_as_its_input():
+    given = [list(range(first, first + length)) for first, length in ((0, 1), (1, 40), (41, 0), (41, 7))] * 50
+    tallies = Tallies()
+
+    found = _columns(given, tallies)
+
+    assert [column.to_pylist() for column in found] == given
+    (tally,) = tallies
+    assert (tally.rows_in, tally.rows_out) == (2400, 2400)
+    assert tally.pieces < 100, "150 batches have rows"
 
 
 def test_e_what_would_stay_in_a_buffer_is_pushed_by_empty_batches():

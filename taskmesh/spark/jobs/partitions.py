@@ -77,6 +77,10 @@ class Partition:
             return BatchSizer(self.rows or FIXED)
         return sizer_of(self.remote_task.function)
 
+    def _cut(self, batches: Iterable[pa.RecordBatch], sizer: BatchSizer) -> Iterator[Encoded]:
+        """Record batches as encoded pieces."""
+        return _cut(batches, sizer) if self.rows else _gathered(batches, sizer, self._most)
+
     @property
     def _most(self) -> int:
         """Bytes in a piece: a window's pieces fit in it; 0, no limit, where rows are a fixed number."""
@@ -104,9 +108,6 @@ class ArrowPartition(Partition):
         schema = ipc.schema_of(self.schema)
         for data in self._results(partial(self._cut, batches), tally, ordered=self.ordered):
             yield from _checked(data, schema, tally)
-
-    def _cut(self, batches: Iterable[pa.RecordBatch], sizer: BatchSizer) -> Iterator[Encoded]:
-        return _cut(batches, sizer) if self.rows else _gathered(batches, sizer, self._most)
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,9 @@ class ColumnPartition(Partition):
         lengths: deque[int] = deque()
         parts: list[pa.Array] = []
         batches = _noted(columns, lengths)
-        for data in self._results(lambda sizer: _cut(batches, sizer, self._most), tally):
-            parts += [batch.column(0) for batch in _checked(data, schema, tally)]
+        results = self._results(partial(self._cut, batches), tally)
+        for batch in (batch for data in results for batch in _checked(data, schema, tally)):
+            parts.append(batch.column(0))
             while lengths and sum(map(len, parts)) >= lengths[0]:
                 length = lengths.popleft()
                 yield _joined(parts if length else [], length, schema)  # no rows in, no piece
@@ -259,8 +261,6 @@ def pushed(
 ) -> Iterator[pa.RecordBatch]:
     """The batches, and after one that would stay behind as many empty ones as fill the buffer."""
     room = int(os.environ.get("SPARK_BUFFER_SIZE", "65536"))
-    empty = pa.RecordBatch.from_pylist([], schema)
-    size = pa.ipc.get_record_batch_size(empty)
     behind, emptied = 0, time.monotonic()
     for batch in batches:
         yield batch
@@ -268,6 +268,7 @@ def pushed(
         if behind > room:
             behind, emptied = 0, time.monotonic()
         elif time.monotonic() - emptied > held:
-            for _ in range(room // size + 1):
+            empty = pa.RecordBatch.from_pylist([], schema)
+            for _ in range(room // pa.ipc.get_record_batch_size(empty) + 1):
                 yield empty
             behind, emptied = 0, time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ def schema_bytes(schema: pa.Schema) -> bytes:
     return schema.serialize().to_pybytes()  # type: ignore[no-any-return]
 
 
+@lru_cache(64)
 def schema_of(data: bytes) -> Any:
     """The schema of `schema_bytes`."""
     return pa.ipc.read_schema(pa.py_buffer(data))
