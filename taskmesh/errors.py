@@ -12,6 +12,7 @@
     |-- NoMesh (RuntimeError)                 fn.submit() without an open mesh
     |-- ForkedMeshError (RuntimeError)        used in a forked child of the process that opened it
     |-- HubUnreachable (ConnectionError)      no hub answered within the time-out
+    |   `-- MeshRefused                         a hub answered, and refuses this client
     |-- QueueFull                             a cap is reached and the caller may not wait
     |-- NotDurable                            it needs a hub with a journal
     |-- SerializationError (TypeError)        a value or function cannot travel
@@ -83,6 +84,10 @@ class ForkedMeshError(TaskMeshError, RuntimeError):
 
 class HubUnreachable(TaskMeshError, ConnectionError):
     """No hub answered at the address within the time-out."""
+
+
+class MeshRefused(HubUnreachable):
+    """The hub refuses this client: its versions, its key, or one client too many; the text says which."""
 
 
 class QueueFull(TaskMeshError):

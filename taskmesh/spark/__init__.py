@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taskmesh.spark.jobs.mesh_spark import MeshSpark
     from taskmesh.spark.steps.errors import (
         MeshGatewayLost,
+        MeshRefused,
         MeshSchemaError,
         MeshTaskError,
         NoMeshWorkers,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Delivery",
     "MeshGatewayLost",
+    "MeshRefused",
     "MeshSchemaError",
     "MeshSpark",
     "MeshTaskError",

@@ -20,7 +20,7 @@ from taskmesh import Mesh, task
 from taskmesh.errors import ConfigError, HubUnreachable, SerializationError
 from taskmesh.net.client import settings as client_settings
 from taskmesh.serialize.code import register_by_value
-from taskmesh.spark import MeshSpark
+from taskmesh.spark import MeshRefused, MeshSpark
 from taskmesh.spark.jobs.connection import mesh_of
 from tests.harness.cluster import Cluster
 from tests.harness.keys import Ring
@@ -92,13 +92,13 @@ def _group(event):
 
 @pytest.fixture
 def refusal(spark, keyed, tmp_path):
-    """The error of a job whose keys are refused: HubUnreachable, within its limits."""
+    """The error of a job whose keys are refused: MeshRefused, within its limits."""
 
     def told(keys):
         df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
         refused = MeshSpark(keyed.address, keys=keys, connect_timeout=LIMIT_S)
         text = Job(spark, refused.map_arrow(df, tasks.same, "id long").collect).failure()
-        assert "HubUnreachable" in text
+        assert "MeshRefused" in text
         within(LIMIT_S, df)
         return text
 
@@ -157,7 +157,7 @@ def test_row_27_another_minor_version_of_python_is_refused_with_both(programs, m
     address = programs.hub(TASKMESH_HUB__VERSIONS="refuse")[1]
     monkeypatch.setattr(client_settings, "PYTHON", "3.9.1")
 
-    with pytest.raises(HubUnreachable, match=r"Python 3\.9 where the hub has 3\.\d+"):
+    with pytest.raises(MeshRefused, match=r"Python 3\.9 where the hub has 3\.\d+"):
         mesh_of(MeshSpark(address, connect_timeout=10.0))
 
 

@@ -9,7 +9,7 @@ import zmq
 from taskmesh.config import Config
 from taskmesh.core.actions import Reconnect, Send
 from taskmesh.core.events import Requested
-from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.errors import ConfigError, HubUnreachable, MeshRefused
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OpenTasks
@@ -63,7 +63,8 @@ class RemotePort(SubmitPort):
         """Dial the hub; return when it has welcomed this client.
 
         Raises:
-            HubUnreachable: no hub answered within `timeout` seconds, or the hub refuses this client.
+            HubUnreachable: no hub answered within `timeout` seconds.
+            MeshRefused: the hub refuses this client.
             ConfigError: the address cannot be used.
             TaskMeshError: the system has no descriptors, threads or the like for the link.
         """
@@ -74,24 +75,24 @@ class RemotePort(SubmitPort):
         with provided():
             wake_up = self._wake_up = Wakeup()
             self._start_thread("taskmesh-client", lambda: self._work(wake_up))
-        refusal = self._wait_for_hub(timeout)
+        unwelcome = self._wait_for_hub(timeout)
         if self._failure is not None:
             self.close(cancel=True, timeout=1.0)
             raise self._failure
-        if refusal:
+        if unwelcome is not None:
             self.close(cancel=True, timeout=1.0)
-            raise HubUnreachable(refusal)
+            raise unwelcome
 
-    def _wait_for_hub(self, timeout: float) -> str:
-        """Return "" when the hub has welcomed this client, else the reason why it has not."""
+    def _wait_for_hub(self, timeout: float) -> HubUnreachable | None:
+        """Return None when the hub has welcomed this client, else the error that says why it has not."""
         self._shell.opened.wait(timeout)
         machine = self._shell.machine
         if machine.open:
-            return ""
+            return None
         where = " or ".join(self._addresses)
         if machine.refused:
-            return f"the hub at {where} refuses this client: {machine.refused}"
-        return (
+            return MeshRefused(f"the hub at {where} refuses this client: {machine.refused}")
+        return HubUnreachable(
             f"no hub answered at {where} within {timeout:g} s: is one running there? `taskmesh hub --bind "
             f"{self._addresses[0]}` starts one. Behind a firewall that drops connections, or at its limit of "
             "open files (it says `files.short` then), a hub does not answer either"

@@ -14,7 +14,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.requests import Request
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested, SinkAcked, Tick
-from taskmesh.errors import HubUnreachable, MeshClosed, NotDurable, TaskMeshError
+from taskmesh.errors import HubUnreachable, MeshClosed, MeshRefused, NotDurable, TaskMeshError
 from taskmesh.net.shell import Shell
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
@@ -299,7 +299,7 @@ class ClientShell(Shell[ClientMachine]):
             if (intake := self.intakes.pop(message.sink, None)) is not None:
                 intake.end()
         else:
-            self._open_tasks.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
+            self._open_tasks.broken(MeshRefused(f"the hub refuses this client: {message.reason}"))
             self.opened.set()
 
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from taskmesh.errors import HubUnreachable, SerializationError, TaskError, TaskMeshError
+from taskmesh.errors import HubUnreachable, MeshRefused, SerializationError, TaskError, TaskMeshError
+
+__all__ = [
+    "MeshGatewayLost",
+    "MeshRefused",
+    "MeshSchemaError",
+    "MeshTaskError",
+    "NoMeshWorkers",
+    "SparkMissing",
+]
 
 
 class SparkMissing(TaskMeshError, ImportError):
