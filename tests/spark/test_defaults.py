@@ -9,7 +9,7 @@ from taskmesh.errors import ConfigError
 from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.drivers import settled
-from tests.spark.jobs import Job, left, note
+from tests.spark.jobs import Job, left, note, noting
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -149,6 +149,23 @@ def test_row_22_a_limit_computes_no_more_than_a_window(spark, mesh, address, pat
     wait_until(lambda: not left(address), 20, "nothing is under way")
     rows = sum(int(line.split()[1]) for line in settled(path))
     assert rows <= 1_024, "a window of four times the 256 rows that a first one used to have"
+
+
+@pytest.mark.parametrize("action", ["limit", "show", "first"])
+def test_row_22_of_a_million_rows_less_than_two_windows_of_batches_are_computed(
+    spark, mesh, address, path, action
+):
+    mapped = mesh.map_arrow(spark.range(0, 1_000_000, numPartitions=2), noting(str(path), 0.1), "id long")
+
+    actions = {
+        "limit": lambda: mapped.limit(5).collect(),
+        "show": lambda: mapped.show(5),
+        "first": mapped.first,
+    }
+    actions[action]()
+
+    wait_until(lambda: not left(address), 20, "nothing is under way")
+    assert 1 <= len(settled(path)) < 2 * mesh.window
 
 
 def test_a_udf_that_is_deterministic_lets_filters_through(spark, mesh, tmp_path):

@@ -225,12 +225,20 @@ def test_row_22_a_limit_does_not_run_the_rest(spark, mesh, address, journal):
     df = spark.range(0, 1_000_000, numPartitions=2)
     # pieces that fill the buffer of Spark's worker at once: else it keeps several back before Spark sees one
     mapped = mesh.map_arrow(df, journal.task(0.1), "id long", chunksize=10_000)
+    before = _cancelled(address)
 
     found = mapped.limit(5).collect()
 
     assert len(found) == 5
     assert len(journal.lines) < 2 * 2 * 4  # two tasks, two windows
     wait_until(lambda: not left(address), 10, "what was under way is given up")
+    assert _cancelled(address) > before
+
+
+def _cancelled(address):
+    """The number of tasks that clients of this hub have cancelled."""
+    with Mesh(address) as mesh:
+        return mesh.status()["ended"]["cancelled"]
 
 
 def test_row_23_two_operators_in_one_stage_on_one_pool(spark, own_mesh):

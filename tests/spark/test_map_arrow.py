@@ -130,7 +130,10 @@ SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nu
 THREE = pa.RecordBatch.from_pydict({"id": [0, 1, 2]})
 
 
-@pytest.mark.parametrize("kind", ["swapped", "int32", "decimal", "whole floats", "dictionary", "large text"])
+CASTABLE = ["swapped", "int32", "decimal", "whole floats", "dictionary", "large text"]
+
+
+@pytest.mark.parametrize("kind", CASTABLE)
 def test_row_09_what_loses_nothing_is_cast(kind):
     (found,) = run_step(tasks.returns(kind), "arrow", SCHEMA, THREE)
 
@@ -138,34 +141,45 @@ def test_row_09_what_loses_nothing_is_cast(kind):
     assert found.to_pydict() == {"id": [0, 1, 2], "name": ["x"] * 3}
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("broken floats", "column 'id': expected int64, got double: Float value 0.500000 was truncated"),
-        ("text", "column 'id': expected int64, got string: not a number"),
-        ("extra", "column 'more': expected no such column, got one: the schema declares 'id', 'name'"),
-        ("missing", "column 'name': expected string, got no such column: the task returned 'id'"),
-        ("null", "column 'name': expected string without nulls, got 3 null of 3"),
-        ("twice", "column 'id': expected int64, got two of that name"),
-        ("no batch", "the task returned a int: expected a pyarrow RecordBatch or Table"),
-    ],
-)
+MISFITS = [
+    ("broken floats", "column 'id': expected int64, got double: Float value 0.500000 was truncated"),
+    ("text", "column 'id': expected int64, got string: not a number"),
+    ("extra", "column 'more': expected no such column, got one: the schema declares 'id', 'name'"),
+    ("missing", "column 'name': expected string, got no such column: the task returned 'id'"),
+    ("null", "column 'name': expected string without nulls, got 3 null of 3"),
+    ("twice", "column 'id': expected int64, got two of that name"),
+    ("no batch", "the task returned a int: expected a pyarrow RecordBatch or Table"),
+]
+
+
+@pytest.mark.parametrize(("kind", "words"), MISFITS)
 def test_row_09_what_does_not_fit_is_named(kind, words):
     with pytest.raises(MeshSchemaError, match=re.escape(words)):
         run_step(tasks.returns(kind), "arrow", SCHEMA, THREE)
 
 
-@pytest.mark.parametrize("where", ["mesh", "local"])
-def test_row_09_the_driver_is_told_and_not_in_the_jvms_words(spark, mesh, where):
+@pytest.mark.parametrize(
+    ("where", "kind", "words"), [*(("mesh", *misfit) for misfit in MISFITS), ("local", *MISFITS[1])]
+)
+def test_row_09_the_driver_is_told_and_not_in_the_jvms_words(spark, mesh, where, kind, words):
     bridge = mesh if where == "mesh" else mesh.local()
     df = bridge.map_arrow(
-        spark.range(0, 3, numPartitions=1), tasks.returns("text"), "id long, name string not null"
+        spark.range(0, 3, numPartitions=1), tasks.returns(kind), "id long, name string not null"
     )
 
     text = failure(df.collect)
 
-    assert "MeshSchemaError: task tests.spark.tasks._return: column 'id': expected int64, got string" in text
+    assert f"MeshSchemaError: task tests.spark.tasks._return: {words}" in text
     assert "getLong" not in text
+
+
+@pytest.mark.parametrize("kind", CASTABLE)
+def test_row_09_what_is_cast_arrives_in_spark(spark, mesh, kind):
+    df = mesh.map_arrow(
+        spark.range(0, 3, numPartitions=1), tasks.returns(kind), "id long, name string not null"
+    )
+
+    assert [tuple(row) for row in df.collect()] == [(0, "x"), (1, "x"), (2, "x")]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pyspark import TaskContext
 
 from taskmesh import Mesh
 from taskmesh.spark import MeshSpark
+from taskmesh.spark.jobs.batch_size import FIXED
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, Journal, note
@@ -29,14 +30,18 @@ def journal(tmp_path):
     return Journal(tmp_path)
 
 
-def _half_then_fail(batches):
-    """A step of Spark itself, after the mesh step: its first try fails half way through the partition."""
-    seen = 0
-    for batch in batches:
-        yield batch
-        seen += batch.num_rows
-        if seen >= ROWS // 2 and TaskContext.get().attemptNumber() == 0:
-            raise OSError("the first try ends here")
+def _half_then_fail(rows: int):
+    """A step of Spark itself, after the mesh step: its first try fails half way through these rows."""
+
+    def passed(batches):
+        seen = 0
+        for batch in batches:
+            yield batch
+            seen += batch.num_rows
+            if seen >= rows // 2 and TaskContext.get().attemptNumber() == 0:
+                raise OSError("the first try ends here")
+
+    return passed
 
 
 @pytest.mark.parametrize("dedupe", ["none", "result"])
@@ -45,12 +50,28 @@ def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, mesh, journ
     df = spark.range(0, ROWS, numPartitions=1)
     mapped = bridge.map_arrow(df, journal.task(), "id long", chunksize=PIECE)
 
-    found = mapped.mapInArrow(_half_then_fail, "id long").collect()
+    found = mapped.mapInArrow(_half_then_fail(ROWS), "id long").collect()
 
     assert [row.id for row in found] == list(range(ROWS))
     again = len(journal.lines) - len(set(journal.lines))
     assert len(set(journal.lines)) == ROWS // PIECE
     assert again <= (4 if dedupe == "result" else ROWS // PIECE)  # four: those that were under way
+
+
+@pytest.mark.parametrize("dedupe", ["none", "result"])
+def test_row_20_at_default_settings_no_more_than_the_unfinished_half_is_computed_again(
+    spark, mesh, journal, dedupe
+):
+    rows, most = 80_000, 80_000 // FIXED // 2
+    bridge = replace(mesh, dedupe=dedupe)
+    mapped = bridge.map_arrow(spark.range(0, rows, numPartitions=1), journal.task(0.02), "id long")
+
+    found = mapped.mapInArrow(_half_then_fail(rows), "id long").collect()
+
+    assert [row.id for row in found] == list(range(rows))
+    if dedupe == "result":
+        assert len(set(journal.lines)) == 2 * most
+        assert len(journal.lines) - 2 * most <= most
 
 
 def test_equal_batches_of_two_partitions_are_two_tasks_unless_results_are_shared(spark, mesh, tmp_path):
