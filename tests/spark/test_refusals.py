@@ -129,7 +129,7 @@ def test_a_python_worker_beyond_the_sessions_of_its_key_is_told_the_cure(spark, 
         assert mesh.submit(abs, -1).result(60) == 1
         text = Job(spark, _same(spark, bridge).collect).failure()
 
-    assert "HubUnreachable" in text
+    assert "MeshRefused" in text
     assert "1 clients show the key client:alice already, and no more may (hub.key_sessions)" in text
     assert "make a key for others with `taskmesh keys new client`, or raise that" in text
 
