@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -103,7 +103,9 @@ class ArrowPartition(Partition):
         """Run the partition: `mapInArrow` calls it."""
         yield from pushed(self.results(batches, Tally()), ipc.schema_of(self.schema))
 
-    def results(self, batches: Iterable[pa.RecordBatch], tally: Tally) -> Iterator[pa.RecordBatch]:
+    def results(
+        self, batches: Iterable[pa.RecordBatch], tally: Tally
+    ) -> Generator[pa.RecordBatch, None, None]:
         """The checked results of the partition, without what `run` adds for PySpark's buffer."""
         schema = ipc.schema_of(self.schema)
         for data in self._results(partial(self._cut, batches), tally, ordered=self.ordered):

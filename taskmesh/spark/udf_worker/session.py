@@ -108,6 +108,10 @@ class Session:
             self._stopped.set_exception(error)
         self._taken.put(("stop", None))  # wakes whoever waits for a request
 
+    def _check(self) -> None:
+        if self._stopped.done():
+            self._stopped.result()
+
     # --- what comes ---------------------------------------------------------------------------------------
 
     def _read(self) -> None:
@@ -133,8 +137,7 @@ class Session:
 
     def _next(self) -> tuple[str, Any]:
         kind, message = self._taken.get()
-        if self._stopped.done():
-            self._stopped.result()
+        self._check()
         if kind == "data":
             self._room.release()
         return kind, message
@@ -168,10 +171,11 @@ class Session:
             partition, schema = self._initialized()
             yield self._control("init")
             failed = "error"
-            for batch in partition.results(self._batches(schema), self._tally):
-                yield self._response(data={"data": batch.serialize().to_pybytes()})
-            if self._stopped.done():
-                self._stopped.result()
+            with contextlib.closing(partition.results(self._batches(schema), self._tally)) as results:
+                for batch in results:
+                    self._check()  # no batch may follow a Cancel
+                    yield self._response(data={"data": batch.serialize().to_pybytes()})
+            self._check()
             yield self._control("finish", metrics=self._metrics())
             return
         except _Cancelled:
