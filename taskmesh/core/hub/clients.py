@@ -11,6 +11,7 @@ from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.lanes import LEAVING
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import REFUSE, difference
+from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.state import HubState
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
@@ -34,12 +35,15 @@ class Clients:
         most_kept: bytes of outcomes that may wait for one client before no more of its tasks are run.
     """
 
-    def __init__(self, hub: HubState, cancellations: Cancellations, schedules: Schedules) -> None:
+    def __init__(
+        self, hub: HubState, cancellations: Cancellations, schedules: Schedules, sink_values: SinkValues
+    ) -> None:
         self._hub = hub
         self._config = hub.config
         self._ledger = hub.ledger
         self._cancellations = cancellations
         self._schedules = schedules
+        self._sink_values = sink_values
         self.most_kept = hub.config.client_max_bytes
         self._of_user: Counter[str] = Counter()
         self._forgotten: dict[int, bool] = {}
@@ -172,6 +176,7 @@ class Clients:
         if self._hub.clients.pop(session.client, None) is None:
             return
         self._hub.sinks.leave(session.client)
+        self._sink_values.withdraw(session.client)
         self._hub.acks_due.pop(session.client, None)
         self._hub.unwritten.pop(session.client, None)
         if self._hub.journal is not None:

@@ -55,10 +55,10 @@ class HubMachine:
         self.pools = PoolSessions(state, self.collector, self.adoption)
         self.ventilator = Ventilator(state)
         self.schedules = Schedules(state, self.cancellations)
-        self.clients = Clients(state, self.cancellations, self.schedules)
+        self.sink_values = SinkValues(state, self.collector)
+        self.clients = Clients(state, self.cancellations, self.schedules, self.sink_values)
         self.attachments = Attachments(state, self.collector, self.adoption)
         self.promises = Promises(state, self.collector)
-        self.sink_values = SinkValues(state, self.collector)
         self.submissions = Submissions(
             state,
             self.collector,

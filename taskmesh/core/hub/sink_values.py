@@ -8,7 +8,7 @@ so a client that puts faster than consumers take is held back as with any other 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from taskmesh.core.hub.collector import Collector, bare
 from taskmesh.core.hub.sinks import MOST_BYTES, MOST_OUTCOMES
@@ -70,6 +70,26 @@ class SinkValues:
             del self._waiting[sink]
             self._tidy_at.pop(sink, None)
             sinks.closed.discard(sink)
+
+    def withdraw(self, client: int, seqs: Collection[int] | None = None) -> None:
+        """Take values of a client out of their sinks again, unless a consumer has them.
+
+        Args:
+            client: the client.
+            seqs: its tasks; None for all that are bound to it.
+        """
+        book = self._hub.sinks.ends.get(client, {})
+        given_up: dict[str, set[int]] = {}
+        for seq in list(book) if seqs is None else [seq for seq in seqs if seq in book]:
+            outcome = book[seq]
+            entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
+            if entry is None or not entry.is_sink_value:
+                continue
+            if seqs is not None or entry.spec.on_client_loss == "cancel":
+                given_up.setdefault(entry.spec.sink, set()).add(seq)
+        for sink, of_sink in given_up.items():
+            self._hub.sinks.withdraw(sink, client, of_sink)
+            self.go_on(sink)
 
     def _put(self, records: list[TaskRecord]) -> None:
         """Put values of one client and spec into their sink: their tasks end."""

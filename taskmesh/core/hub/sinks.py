@@ -12,7 +12,7 @@ with acknowledgements. A consumer that comes over a new link begins anew with a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -106,9 +106,10 @@ class SinkQueue:
         size: bytes of all that is not acknowledged.
         consumers: by client; the next one whose turn it is comes first.
         acknowledged: how many outcomes have been, for people.
+        given_up: what consumers have and nobody else is to get, by client and counter.
     """
 
-    __slots__ = ("acknowledged", "consumers", "count", "name", "size", "waiting")
+    __slots__ = ("acknowledged", "consumers", "count", "given_up", "name", "size", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -117,6 +118,7 @@ class SinkQueue:
         self.size = 0
         self.consumers: dict[int, Consumer] = {}
         self.acknowledged = 0
+        self.given_up: set[tuple[int, int]] = set()
 
     def put(self, name: str, outcome: Ended) -> None:
         """Take an outcome in."""
@@ -124,12 +126,41 @@ class SinkQueue:
         self.count += _count(outcome)
         self.size += size_of_ended(outcome)
 
-    def take_back(self, consumer: Consumer) -> None:
-        """A consumer is gone: what it has not acknowledged comes first."""
+    def take_back(self, consumer: Consumer) -> list[Ended]:
+        """A consumer is gone: what it has not acknowledged comes first; return what was given up of that."""
         self.consumers.pop(consumer.client, None)
-        back = [(each[0].name, _part(each)) for each in _grouped(consumer.held.values())]
+        held = list(consumer.held.values())
+        dropped = [each for each in held if _key(each) in self.given_up] if self.given_up else []
+        if dropped:
+            self.given_up.difference_update(map(_key, dropped))
+            held = [each for each in held if each not in dropped]
+            self.size -= sum(map(size_at, dropped))
+        back = [(each[0].name, _part(each)) for each in _grouped(held)]
         self.waiting.extendleft(reversed(back))
-        self.count += len(consumer.held)
+        self.count += len(held)
+        return [_part(each) for each in _grouped(dropped)]
+
+    def withdraw(self, client: int, seqs: Container[int]) -> list[Ended]:
+        """Take out outcomes of a client that no consumer has; of the others note that they are given up."""
+        left: deque[tuple[str, Ended]] = deque()
+        taken: list[Ended] = []
+        for name, outcome in self.waiting:
+            if outcome.client != client:
+                left.append((name, outcome))
+                continue
+            places = [Unacknowledged(name, outcome, place) for place in range(_count(outcome))]
+            gone = [each for each in places if _key(each)[1] in seqs]
+            if len(gone) < len(places):
+                left.append((name, _part([each for each in places if each not in gone])))
+            if gone:
+                taken.append(_part(gone))
+                self.count -= len(gone)
+                self.size -= sum(map(size_at, gone))
+        self.waiting = left
+        for consumer in self.consumers.values():
+            keys = map(_key, consumer.held.values())
+            self.given_up.update(key for key in keys if key[0] == client and key[1] in seqs)
+        return taken
 
     def next_consumer(self) -> Consumer | None:
         """Return the consumer whose turn it is among those that have credit."""
@@ -220,7 +251,7 @@ class Sinks:
         sink = self._sink(report.sink)
         consumer = sink.consumers.get(client)
         if consumer is not None and consumer.generation < report.generation:
-            sink.take_back(consumer)
+            self._take_back(sink, consumer)
             consumer = None
         if consumer is None and report.number == 1 and self._may_open(client):
             consumer = sink.consumers[client] = Consumer(client, report.generation, now)
@@ -235,8 +266,9 @@ class Sinks:
             acked = consumer.acknowledge(report.acked)
             sink.acknowledged += len(acked)
             sink.size -= sum(map(size_at, acked))
+            sink.given_up.difference_update(map(_key, acked))
             if report.closed:  # the last one: all that it has acknowledged before is here
-                sink.take_back(consumer)
+                self._take_back(sink, consumer)
         self._changed(sink.name)
         ended = [_bare(_part(each)) for each in _grouped(acked)]
         self._settle(ended)
@@ -276,8 +308,18 @@ class Sinks:
         for sink in list(self.sinks.values()):
             consumer = sink.consumers.get(client)
             if consumer is not None:
-                sink.take_back(consumer)
+                self._take_back(sink, consumer)
                 self._changed(sink.name)
+
+    def _take_back(self, sink: SinkQueue, consumer: Consumer) -> None:
+        self._settle(sink.take_back(consumer))
+
+    def withdraw(self, name: str, client: int, seqs: Container[int]) -> None:
+        """A client gives up outcomes of its tasks: of those that are in a sink no consumer gets one more."""
+        sink = self.sinks.get(name)
+        if sink is not None:
+            self._settle(sink.withdraw(client, seqs))
+            self._changed(name)
 
     def deliveries(self, now: float) -> list[SendClient]:
         """Return what may be sent now."""
@@ -295,7 +337,7 @@ class Sinks:
         for sink in list(self.sinks.values()):
             for consumer in list(sink.consumers.values()):
                 if now - consumer.heard >= self._config.lease:
-                    sink.take_back(consumer)
+                    self._take_back(sink, consumer)
                     self._changed(sink.name)
                 elif now >= consumer.deliveries.deadline(RESEND_AFTER):
                     consumer.deliveries.repeat(now)
@@ -342,6 +384,11 @@ class Sinks:
 
 def _seqs(outcome: Ended) -> list[int]:
     return outcome.seqs if isinstance(outcome, DoneRun) else [outcome.seq]
+
+
+def _key(held: Unacknowledged) -> tuple[int, int]:
+    outcome = held.outcome
+    return outcome.client, outcome.seqs[held.place] if isinstance(outcome, DoneRun) else outcome.seq
 
 
 def _count(outcome: Ended) -> int:

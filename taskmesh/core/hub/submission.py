@@ -543,13 +543,13 @@ class Submissions:
         """
         if self._hub.dependencies.kept:
             self._hub.dependencies.drop_kept(client, seqs)
+        self._sink_values.withdraw(client, seqs)
         if self.set_aside.tasks and self._hub.journal is not None:
             self._hub.journal.over(client, self.set_aside.came(client, seqs))
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:
             self._cancellations.cancel(task, quiet=True)
-            if unsplit:
-                unsplit.pop(task, None)
+            unsplit.pop(task, None)
         sessions: set[int] = set()
         for task in [client << SEQ_BITS | seq for seq in unstarted]:
             record = self._ledger.tasks.get(task)

@@ -487,20 +487,56 @@ def test_values_of_several_clients_go_there_as_they_come(rig):
     assert rig.outcomes(OTHER) == dict.fromkeys(others, "done")
 
 
-def test_values_end_with_a_client_to_which_they_are_bound_unless_they_are_in_the_sink():
-    rig = HubRig(lease=LEASE, result_bytes=10)
+@pytest.mark.parametrize("room", [10, MANY], ids=["no room for all", "all in the sink"])
+def test_values_end_with_a_client_to_which_they_are_bound_unless_a_consumer_has_them(room):
+    rig = HubRig(lease=LEASE, result_bytes=room)
     rig.client(SUBMITTER)
+    one = Consumer(rig, ONE, credit=1)
     bound = Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s", on_client_loss="cancel")
-    first, _ = put(rig, 2, bound)
+    first, _, _ = put(rig, 3, bound)
+    assert one.seqs == [first]
 
     rig.tell(ev.FromClient(SUBMITTER, m.ClientBye(cancel=False)))
     rig.after(1)
 
-    one = Consumer(rig, ONE)
-    assert one.seqs == [first]
     one.ack(first)
     assert one.seqs == []
     assert rig.hub.state.ledger.tasks == {}
+    one.report(closed=True)
+    assert rig.hub.state.sinks.sinks == {}
+
+
+def test_a_value_that_is_given_up_is_taken_out_of_its_sink(rig):
+    first, second, third = put(rig, 3)
+
+    rig.cancel(SUBMITTER, second)
+
+    one = Consumer(rig, ONE)
+    assert one.seqs == [first, third]
+    one.ack(first, third)
+    assert rig.outcomes(SUBMITTER) == {first: "done", third: "done"}
+
+
+def test_a_value_that_is_given_up_while_a_consumer_has_it_goes_to_no_other(rig):
+    first, second = put(rig, 2)
+    one = Consumer(rig, ONE)
+    assert one.seqs == [first, second]
+
+    rig.cancel(SUBMITTER, first, second)
+    one.ack(first)
+    one.report(closed=True)
+
+    assert Consumer(rig, OTHER).seqs == []
+    assert rig.hub.state.sinks.ends == {}
+    assert not rig.hub.state.sinks.filled
+
+
+def test_the_outcome_of_a_task_stays_in_its_sink_when_the_task_is_given_up(rig):
+    seqs = produce(rig, 2)
+
+    rig.cancel(SUBMITTER, *seqs)
+
+    assert Consumer(rig, ONE).seqs == seqs
 
 
 def test_a_client_that_puts_too_much_is_held_back():
