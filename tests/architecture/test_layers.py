@@ -27,6 +27,7 @@ ROOMS = (
     "shm",
     "sockets",
     "spark",
+    "spark/evaluation",
     "spark/jobs",
     "spark/steps",
     "system",

@@ -26,6 +26,8 @@ LATE_IMPORTS = {
     "taskmesh/__init__.py": "the public names are lazy: `import taskmesh` must not load zmq in a slot",
     "taskmesh/spark/__init__.py": "lazy too: pools import the steps, and have no PySpark",
     "taskmesh/cli/": "`taskmesh --help` must not load the mesh",
+    "taskmesh/spark/daemon.py": "a worker may load nothing before it is forked",
+    "taskmesh/spark/evaluation/evaluation.py": "a pool without PySpark is told what it lacks",
     "taskmesh/spark/steps/columns.py": "pools need numpy only where arrays or scalars of it come",
     "taskmesh/serialize/values.py": "cloudpickle is slow to load and most processes never need it",
     "taskmesh/net/transport.py": "zmq is loaded only where a mesh needs sockets, the hub while slots start",

@@ -44,6 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.default.parallelism", "2")
         .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.python.daemon.module", "taskmesh.spark.daemon")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
         .config("spark.eventLog.enabled", "true")

@@ -86,12 +86,17 @@ def engine_of(settings: Settings, remote_task: RemoteTask) -> Engine:
     return _LocalEngine(remote_task) if settings.engine == "local" else _MeshEngine(settings, remote_task)
 
 
+def speed_up_of(spark_task: SparkTask) -> float:
+    """Return what divides the time-outs of a Spark task: its later tries must not take as long again."""
+    return LATER_TRIES_FASTER if spark_task.attempt else 1.0
+
+
 class _MeshEngine:
     """Submits pieces to the mesh, as tasks of one group."""
 
     def __init__(self, settings: Settings, remote_task: RemoteTask) -> None:
         self._spark_task = SparkTask.here(remote_task.app)
-        speed_up = LATER_TRIES_FASTER if self._spark_task.attempt else 1.0
+        speed_up = speed_up_of(self._spark_task)
         mesh = mesh_of(settings, speed_up, max(0, self._spark_task.partition))
         shared, self._prefix = _sharing(settings, self._spark_task)
         self._key = self._key_of if shared else None
@@ -121,7 +126,7 @@ class _MeshEngine:
     def outcome(self, piece: TaskFuture[Any], where: str) -> tuple[Any, Success]:
         failed = self._group.failure(piece)  # a record, of which nothing is unpickled
         if failed is not None:
-            raise _error_of(failed, self._group.name, f"{where}, {self._spark_task}")
+            raise task_error(failed, self._group.name, f"{where}, {self._spark_task}")
         try:
             return piece.result(), self._group.success(piece)
         except CancelledError:
@@ -208,7 +213,7 @@ class _LocalEngine:
         pass
 
 
-def _error_of(failed: Failed, name: str, where: str) -> TaskMeshError:
+def task_error(failed: Failed, name: str, where: str) -> TaskMeshError:
     """Return the exception for a record of a failure, with everything that the record says."""
     place = f"{where}; pool {failed.worker or 'unknown'}, attempt {failed.attempt}"
     if failed.kind in {"exception", "timeout"}:

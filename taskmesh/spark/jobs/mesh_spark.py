@@ -16,15 +16,15 @@ from taskmesh.errors import ConfigError
 from taskmesh.settings.setting import suggestion
 from taskmesh.spark.jobs.counts import Counts
 from taskmesh.spark.jobs.driver_mesh import driver_mesh
+from taskmesh.spark.jobs.groups import MeshGroups
+from taskmesh.spark.jobs.offload import OFFLOAD, check_daemon, offloaded
 from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
 from taskmesh.spark.jobs.rdds import MeshRDD
 from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
-from taskmesh.spark.jobs.settings import FIELDS, Settings
+from taskmesh.spark.jobs.settings import FIELDS, PREFIX, Settings
 from taskmesh.spark.jobs.udfs import MeshUDF, UdfInput
 from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.step import ERROR_COLUMN, Format, Step
-
-_PREFIX = "spark.taskmesh."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +45,11 @@ class MeshSpark(Settings):
         Raises:
             ConfigError: a setting is unknown, or its value cannot be used.
         """
-        names = [name for name in spark.conf.getAll if name.startswith(_PREFIX)]
-        found = {name.removeprefix(_PREFIX): spark.conf.get(name) for name in names}
+        names = [name for name in spark.conf.getAll if name.startswith(PREFIX) and name != OFFLOAD]
+        found = {name.removeprefix(PREFIX): spark.conf.get(name) for name in names}
         for name in found:
             if name not in FIELDS:
-                raise ConfigError(f"unknown setting {_PREFIX}{name}{suggestion(name, FIELDS, _PREFIX)}")
+                raise ConfigError(f"unknown setting {PREFIX}{name}{suggestion(name, FIELDS, PREFIX)}")
         return cls(**{**found, **overrides})
 
     @classmethod
@@ -199,12 +199,75 @@ class MeshSpark(Settings):
                 "Write @mesh.udf('double'), or @mesh.udf() for strings: with parentheses"
             )
         rows = fixed_chunksize(chunksize)
-        settings = dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
+        settings = self._to(queue, tags)
 
         def make(task: Callable[..., Any]) -> MeshUDF:
             return MeshUDF(settings, task, returnType, input, rows=rows, deterministic=deterministic)
 
         return make
+
+    def offload(
+        self, function: Any, *, queue: str = "", tags: Iterable[str] = (), chunksize: Chunksize = "auto"
+    ) -> Any:
+        """The same UDF, table function or function, evaluated on the mesh by PySpark's own code.
+
+        It takes the result of `udf`, `pandas_udf`, `arrow_udf`, `udtf` or `arrow_udtf`, or the function that
+        `mapInPandas`, `applyInArrow` and the like are given, and returns one of the same kind. Its body sees
+        what it sees in Spark. Spark has to be started with spark.python.daemon.module=taskmesh.spark.daemon,
+        and pools need PySpark of the same minor version (`pyspark-client` is enough).
+
+        Args:
+            function: the UDF, table function or function.
+            queue: of the pools; empty for the bridge's.
+            tags: of the pools; empty for the bridge's.
+            chunksize: rows that travel together, at most, as for `map_arrow`.
+
+        Raises:
+            ConfigError: it is none of these, or of a kind that needs Spark's state store; or the bridge has
+                an `errors=` or `dedupe=` that Spark's own functions do not have.
+            SerializationError: the function cannot travel.
+        """
+        return offloaded(self._to(queue, tags), function, fixed_chunksize(chunksize))
+
+    def map_in_arrow(self, df: Any, function: Callable[..., Any], schema: Any, **options: Any) -> Any:
+        """As `df.mapInArrow(function, schema)`: one call for a partition, with an iterator of its batches.
+
+        Args:
+            df: classic or Connect, a batch or a stream.
+            function: takes an iterator of `pyarrow.RecordBatch`, and gives one. It may keep state between
+                batches; a pool that dies takes it along, and Spark tries the partition again.
+            schema: of the result, as for Spark.
+            options: `barrier=` and `profile=`, as for Spark.
+
+        Raises:
+            ConfigError: Spark's workers do not know the mesh; see `offload`.
+            SerializationError: the function cannot travel.
+        """
+        check_daemon(df.sparkSession)
+        return df.mapInArrow(offloaded(self, function), schema, **options)
+
+    def map_in_pandas(self, df: Any, function: Callable[..., Any], schema: Any, **options: Any) -> Any:
+        """As `df.mapInPandas(function, schema)`; else as `map_in_arrow`."""
+        check_daemon(df.sparkSession)
+        return df.mapInPandas(offloaded(self, function), schema, **options)
+
+    def group(self, df: Any, *keys: Any, chunksize: Chunksize = "auto") -> MeshGroups:
+        """Groups of a DataFrame by columns or their names, whose functions run on the mesh.
+
+        Args:
+            df: classic or Connect.
+            keys: as for `df.groupBy`; none for one group of all rows.
+            chunksize: rows of groups that travel together, at most; a larger group travels alone.
+
+        Raises:
+            ConfigError: Spark's workers do not know the mesh; see `offload`.
+        """
+        check_daemon(df.sparkSession)
+        return MeshGroups(self, df.groupBy(*keys), fixed_chunksize(chunksize))
+
+    def _to(self, queue: str, tags: Iterable[str]) -> Self:
+        """The same for other pools."""
+        return dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
 
     def foreach_batch(
         self, task: Callable[..., object], *, query: str = "", chunksize: Chunksize = "auto"

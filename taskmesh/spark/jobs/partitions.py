@@ -10,6 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -59,10 +60,16 @@ class Partition:
     ) -> Iterator[Any]:
         """The results of the pieces that `cut` makes; the tally is reported at the end, even an early one."""
         sizer = self._new_sizer()
-        try:
+        with self._counted(tally):
             yield from Stream(
                 self._engine, self.settings, sizer, tally, ordered=ordered, rows_of=rows_of
             ).run(cut(sizer))
+
+    @contextmanager
+    def _counted(self, tally: Tally) -> Iterator[None]:
+        """Report what was counted, at the end of a block."""
+        try:
+            yield
         finally:
             _log.info("%s: %s", self.remote_task.name, tally)
             if self.settings.counts is not None:
@@ -79,7 +86,9 @@ class Partition:
 
     def _cut(self, batches: Iterable[pa.RecordBatch], sizer: BatchSizer) -> Iterator[Encoded]:
         """Record batches as encoded pieces."""
-        return _cut(batches, sizer) if self.rows else _gathered(batches, sizer, self._most)
+        if self.rows:
+            return _cut(batches, sizer)
+        return (_encoded(held, held[0].schema) for held in gathered(batches, sizer, self._most))
 
     @property
     def _most(self) -> int:
@@ -176,19 +185,22 @@ def _cut(
         yield _encoded([part], noted(part.schema, first))
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], sizer: BatchSizer, most: int) -> Iterator[Encoded]:
-    """Batches as encoded pieces of at most as many rows as the sizer says; small ones travel together."""
+def gathered(
+    batches: Iterable[pa.RecordBatch], sizer: BatchSizer, most: int
+) -> Iterator[list[pa.RecordBatch]]:
+    """Batches in pieces of at most as many rows as the sizer says; small ones travel together."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
+    limit = min(most or MOST_BYTES, MOST_BYTES)
     for part, _ in _slices(batches, sizer, most):
-        if held and (rows + part.num_rows > sizer.rows or size + part.nbytes > min(most, MOST_BYTES)):
-            yield _encoded(held, held[0].schema)
+        if held and (rows + part.num_rows > sizer.rows or size + part.nbytes > limit):
+            yield held
             held, rows, size = [], 0, 0
         held.append(part)
         rows += part.num_rows
         size += part.nbytes
     if held:
-        yield _encoded(held, held[0].schema)
+        yield held
 
 
 def _slices(

@@ -82,6 +82,19 @@ class RemoteTask:
         own: TaskOptions = getattr(task, "__task_options__", None) or TaskOptions()
         if own.key is not None:
             raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
+        return cls.named(settings, own, own.name or function_name(task), step, codec, app_id())
+
+    @classmethod
+    def named(
+        cls,
+        settings: Settings,
+        own: TaskOptions,
+        name: str,
+        step: Callable[[Any], Any],
+        codec: str = ARROW_IPC,
+        app: str = "",
+    ) -> RemoteTask:
+        """A task of a name and options that are known; else as `of`."""
         changes: dict[str, Any] = {"on_client_loss": "cancel"}
         if settings.queue:
             changes["queue"] = settings.queue
@@ -91,5 +104,4 @@ class RemoteTask:
             changes["retries"] = Retry(max=0, on=TRANSIENT if at_once else Exception)
         if settings.tags:
             changes["tags"] = settings.tags
-        name = own.name or function_name(task)
-        return cls(dump_function(step), name, own.with_changes(changes), codec, app_id())
+        return cls(dump_function(step), name, own.with_changes(changes), codec, app)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from taskmesh.spark.jobs.counts import Counts
 
 
+PREFIX: Final = "spark.taskmesh."
+"""Of the settings in a session's conf."""
 _SWITCHES: Final = {"true": 2, "false": 0, "0": 0}
 
 

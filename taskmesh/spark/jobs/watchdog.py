@@ -59,16 +59,24 @@ class Watchdog:
             NoMeshWorkers: no pool for them for longer than `no_worker_timeout`.
             MeshGatewayLost: no hub for longer than `gateway_timeout`.
         """
-        self._began = self._alone_since = time.monotonic()
+        self.begin()
         done: set[Any] = set()
         while not done:
             done, _ = concurrent.futures.wait(futures, LOOK_S, concurrent.futures.FIRST_COMPLETED)
             if not done:
-                self._look()
+                self.look()
         self._lost_since = None
 
-    def _look(self) -> None:
-        """Check that the hub is there, and has not said for too long that no pool serves the tasks."""
+    def begin(self) -> None:
+        """A wait begins: something has come before it."""
+        self._began = self._alone_since = time.monotonic()
+
+    def look(self) -> None:
+        """Check that the hub is there, and has not said for too long that no pool serves the tasks.
+
+        Raises:
+            NoMeshWorkers, MeshGatewayLost: as `wait`.
+        """
         port, now = self._client.open(), time.monotonic()
         if not port.connected:
             self._lost_since = self._lost_since or now - LOOK_S

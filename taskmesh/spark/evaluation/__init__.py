@@ -1,0 +1,1 @@
+"""Spark's own functions on pools: PySpark evaluates them there as it does in its workers."""

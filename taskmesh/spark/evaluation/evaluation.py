@@ -1,0 +1,182 @@
+"""Evaluation of Spark's own functions in a slot, by PySpark's own code.
+
+`pyspark.worker` turns a command into a function over Arrow batches, with all of Spark's conversions. Spark's
+Python workers call it; here a slot does. So the slot needs PySpark, of the minor version that Spark has:
+`pyspark-client` is enough, and has no Java in it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+
+from taskmesh.errors import FunctionUnavailable
+from taskmesh.pool.coroutines import runnable
+from taskmesh.serialize.code import load_function
+from taskmesh.shm.files import Buffer
+from taskmesh.spark.evaluation import command as commands
+from taskmesh.spark.evaluation import piece
+from taskmesh.spark.evaluation.command import FunctionCall, PythonCommand, TableFunctionCall
+from taskmesh.spark.evaluation.piece import EvaluationContext
+
+ROWS_IN_FRAME: Final = 100
+
+Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
+"""A partition's number, and its batches or groups; gives batches of results."""
+
+
+class Evaluation:
+    """Evaluates a command for pieces of a partition.
+
+    Args:
+        text: the command, as `command.encode` gives it.
+        functions: the bytes of its functions, as `dump_function` gives them; after a table function's, the
+            pickled result of its `analyze`, if it has one.
+    """
+
+    def __init__(self, text: str, *functions: bytes) -> None:
+        self.text = text
+        self.functions = functions
+        self._evaluate: Evaluate | None = None
+
+    def plain_values(self) -> tuple[str | bytes, ...]:
+        """Return the parts that `dump_function` writes: a command travels without a pickle."""
+        return self.text, *self.functions
+
+    def __call__(self, data: Buffer) -> pa.Buffer:
+        """Evaluate the command for one piece."""
+        if self._evaluate is None:
+            self._evaluate = evaluator(commands.decode(self.text), self.functions)
+        context, rows = piece.decode(data)
+        with running(context):
+            return piece.encode_results(list(self._evaluate(context.partition, rows)))
+
+
+@contextmanager
+def running(context: EvaluationContext) -> Iterator[None]:
+    """Let the functions see the Spark task as their `TaskContext`."""
+    spark_context: Any = importlib.import_module("pyspark.taskcontext").TaskContext
+    spark_context._setTaskContext(
+        spark_context(
+            stageId=context.stage,
+            partitionId=context.partition,
+            attemptNumber=context.attempt,
+            taskAttemptId=context.task,
+            cpus=context.cpus,
+        )
+    )
+    try:
+        yield
+    finally:
+        spark_context._setTaskContext(None)
+
+
+def evaluator(command: PythonCommand, functions: tuple[bytes, ...]) -> Evaluate:
+    """PySpark's evaluation of a command.
+
+    Raises:
+        FunctionUnavailable: there is no PySpark here, or of another minor version; or a function cannot be
+            rebuilt.
+    """
+    worker = _pyspark_worker(command.pyspark)
+    confs = worker.RunnerConf(command.runner_conf), worker.EvalConf(command.eval_conf)
+    if command.table_call is not None:
+        given = _Given([load_function(functions[0])])
+        info = _table_info(command.table_call, functions)
+        evaluate = worker.read_udtf(given, info, command.kind, *confs)[0]
+        rows_in_frame = 1
+    else:
+        given = _Given(list(_with_types(command.calls, functions)))
+        infos = list(_infos(command.calls))
+        evaluate = worker.read_udfs(given, infos, command.kind, *confs)[0]
+        rows_in_frame = ROWS_IN_FRAME
+    return _unpickling(evaluate, rows_in_frame) if command.kind in commands.PICKLED else evaluate
+
+
+class _Given:
+    """Stands in for PySpark's pickler: the functions are here already, and asked for by their places."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def loads(self, data: bytes | memoryview) -> Any:
+        found = bytes(data)
+        if found[:1] == b"#":
+            return self._values[int(found[1:])]
+        return importlib.import_module("pyspark.serializers").CPickleSerializer().loads(found)
+
+
+def _with_types(calls: list[FunctionCall], functions: tuple[bytes, ...]) -> Iterator[tuple[Any, Any]]:
+    parse = importlib.import_module("pyspark.sql.types")._parse_datatype_json_string
+    for call in calls:
+        for place, returned in zip(call.functions, call.types, strict=True):
+            yield runnable(load_function(functions[place])), parse(returned)
+
+
+def _infos(calls: list[FunctionCall]) -> Iterator[Any]:
+    messages = importlib.import_module("pyspark.worker_message")
+    places = itertools.count()
+    for call in calls:
+        udfs = [b"#%d" % next(places) for _ in call.functions]
+        yield messages.UDFInfo(udfs=udfs, args=call.args, kwargs=call.kwargs, result_id=0)
+
+
+def _table_info(call: TableFunctionCall, functions: tuple[bytes, ...]) -> Any:
+    messages = importlib.import_module("pyspark.worker_message")
+    return messages.UDTFInfo(
+        args=call.args,
+        kwargs=call.kwargs,
+        partition_child_indexes=call.partitioned_by,
+        pickled_analyze_result=functions[1] if len(functions) > 1 else None,
+        handler=b"#0",
+        return_type=call.returns,
+        name=call.name,
+    )
+
+
+def _pyspark_worker(version: str) -> Any:
+    try:
+        found = importlib.import_module("pyspark").__version__
+        worker = importlib.import_module("pyspark.worker")
+    except ModuleNotFoundError as missing:
+        raise FunctionUnavailable(
+            f"Spark's own functions need PySpark on the pool, and {missing.name} is missing: "
+            f"pip install 'pyspark-client=={version}' pyarrow pandas"
+        ) from missing
+    if _minor(found) != _minor(version):
+        raise FunctionUnavailable(
+            f"Spark's Python workers have PySpark {version}, this pool has {found}: conversions may differ. "
+            f"pip install 'pyspark-client=={version}'"
+        )
+    return worker
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def _unpickling(evaluate: Evaluate, rows_in_frame: int) -> Evaluate:
+    """The evaluation of rows that Spark has pickled, as one of batches of frames."""
+    pickler: Any = importlib.import_module("pyspark.serializers").CPickleSerializer()
+
+    def evaluate_frames(partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = itertools.chain.from_iterable(map(pickler.loads, piece.frames_of(batches)))
+        results = iter(evaluate(partition, rows))
+        return piece.framed(map(pickler.dumps, _lists(results, rows_in_frame)))
+
+    return evaluate_frames
+
+
+def _lists(results: Iterable[Any], count: int) -> Iterator[list[Any]]:
+    rest = iter(results)
+    while part := list(itertools.islice(rest, count)):
+        yield part
+
+
+FRAME: Final = Evaluation
+"""Loaded by name: see `taskmesh.serialize.code`."""

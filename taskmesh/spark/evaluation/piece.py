@@ -1,0 +1,155 @@
+"""A part of a partition on its way to PySpark's evaluation in a slot, and back: a header and Arrow streams.
+
+The header says how the batches of the streams make groups. It fills a multiple of 64 bytes, so that Arrow
+finds its buffers aligned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from taskmesh.shm.files import Buffer
+
+Batches: TypeAlias = "list[pa.RecordBatch]"
+Group: TypeAlias = "tuple[Batches, ...]"
+"""The batches of a group: of one DataFrame, or of the two of a cogroup."""
+
+_ALIGNED: Final = 64
+_NO_ROWS: Final = pa.schema([])
+_FRAMES: Final = pa.schema([("frame", pa.binary())])
+
+
+class EvaluationContext(msgspec.Struct, array_like=True):
+    """The Spark task that a piece belongs to: the function's `TaskContext`.
+
+    Attributes:
+        stage: Spark's number of the stage.
+        partition: number of the partition in the stage.
+        attempt: Spark's count of tries, from 0.
+        task: Spark's number of this execution.
+        cpus: of the Spark task.
+    """
+
+    stage: int = 0
+    partition: int = 0
+    attempt: int = 0
+    task: int = 0
+    cpus: int = 1
+
+
+class _Header(msgspec.Struct, array_like=True):
+    context: EvaluationContext
+    groups: list[list[int]]
+    """How many batches each group has, on each side; nothing where the rows are not grouped."""
+
+
+_headers: Final = msgspec.msgpack.Decoder(_Header)
+_messages: Final = msgspec.msgpack.Decoder(tuple[int, bool])
+
+
+def encode(context: EvaluationContext, batches: Batches) -> pa.Buffer:
+    """A piece of batches without groups; there is one at least."""
+    return _encoded(_Header(context, []), [batches])
+
+
+def encode_groups(context: EvaluationContext, groups: Sequence[Group]) -> pa.Buffer:
+    """A piece of groups; there is one at least, and each side of one has a batch, perhaps without rows."""
+    sides = [[batch for side in each for batch in side] for each in zip(*groups, strict=True)]
+    return _encoded(_Header(context, [[len(side) for side in group] for group in groups]), sides)
+
+
+def encode_message(number: int, batches: Batches | None) -> pa.Buffer:
+    """A message of a stream: some batches, or None for its end."""
+    return _encoded((number, batches is None), [batches] if batches else [])
+
+
+def decode_message(data: Buffer) -> tuple[int, Batches | None]:
+    """The number and the batches of a message; None for the end.
+
+    Raises:
+        msgspec.MsgspecError, pyarrow.ArrowException: it is no message.
+    """
+    reader, head = _opened(data)
+    number, is_end = _messages.decode(head)
+    return number, None if is_end else list(pa.ipc.open_stream(reader))
+
+
+def _encoded(header: object, sides: Iterable[Batches]) -> pa.Buffer:
+    head = msgspec.msgpack.encode(header)
+    sink = pa.BufferOutputStream()
+    sink.write(len(head).to_bytes(8, "little"))
+    sink.write(head)
+    sink.write(bytes(-(len(head) + 8) % _ALIGNED))
+    for batches in sides:
+        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def decode(data: Buffer) -> tuple[EvaluationContext, Iterator[Any]]:
+    """The Spark task of a piece, and its batches or groups as PySpark's evaluation takes them.
+
+    A group is an iterator of batches, a pair of groups of a cogroup two lists of them.
+
+    Raises:
+        msgspec.MsgspecError, pyarrow.ArrowException: it is no piece.
+    """
+    reader, head = _opened(data)
+    header = _headers.decode(head)
+    if not header.groups:
+        return header.context, iter(pa.ipc.open_stream(reader))
+    sides = [iter(list(pa.ipc.open_stream(reader))) for _ in header.groups[0]]
+    return header.context, (_group(sides, counts) for counts in header.groups)
+
+
+def _opened(data: Buffer) -> tuple[pa.BufferReader, bytes]:
+    """A reader that stands at the first stream, and the header."""
+    reader = pa.BufferReader(pa.py_buffer(data))
+    size = int.from_bytes(reader.read(8), "little")
+    head = reader.read(size)
+    reader.seek(size + 8 + -(size + 8) % _ALIGNED)
+    return reader, head
+
+
+def _group(sides: list[Iterator[pa.RecordBatch]], counts: list[int]) -> Any:
+    lists = [[next(side) for _ in range(count)] for side, count in zip(sides, counts, strict=True)]
+    return iter(lists[0]) if len(lists) == 1 else tuple(lists)
+
+
+def encode_results(batches: Batches) -> pa.Buffer:
+    """The results of a piece; there may be none."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema if batches else _NO_ROWS) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def decode_results(data: Buffer) -> Iterator[pa.RecordBatch]:
+    """The batches that a slot sent; each is known to be valid.
+
+    Raises:
+        pyarrow.ArrowException: they are not.
+    """
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        for batch in reader:
+            batch.validate(full=True)
+            yield batch
+
+
+def framed(frames: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Pickled batches of rows, of functions without Arrow, as batches of one frame each."""
+    for frame in frames:
+        yield pa.RecordBatch.from_arrays([pa.array([frame], pa.binary())], schema=_FRAMES)
+
+
+def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """The frames in batches of them."""
+    for batch in batches:
+        for frame in batch.column(0):
+            yield frame.as_py()

@@ -1,0 +1,107 @@
+"""A partition of an operator with Spark's own functions: pieces of it go to slots, where PySpark runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from taskmesh.spark.evaluation import piece
+from taskmesh.spark.evaluation.piece import EvaluationContext, Group
+from taskmesh.spark.jobs.batch_size import BatchSizer
+from taskmesh.spark.jobs.counts import Tally
+from taskmesh.spark.jobs.partitions import MOST_BYTES, Encoded, Partition, gathered
+from taskmesh.spark.steps.errors import MeshSchemaError
+
+
+@dataclass(frozen=True)
+class EvaluatedPartition(Partition):
+    """Batches in any cut, each of which gives a batch of as many rows."""
+
+    def run(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Run the partition: PySpark's worker calls it, with the batches or groups that it has read."""
+        tally = Tally()
+        for data in self._results(partial(self._encoded, rows, here()), tally):
+            yield from checked(data, tally)
+
+    def _encoded(
+        self, rows: Iterable[Any], context: EvaluationContext, sizer: BatchSizer
+    ) -> Iterator[Encoded]:
+        for batches in gathered(rows, sizer, self._most):
+            data = piece.encode(context, batches)
+            yield data, sum(batch.num_rows for batch in batches), data.size
+
+
+@dataclass(frozen=True)
+class FramedPartition(EvaluatedPartition):
+    """Batches of rows that Spark has pickled, which travel unopened."""
+
+    def run(self, rows: Iterable[bytes]) -> Iterator[bytes]:
+        """As for batches of Arrow."""
+        return piece.frames_of(super().run(piece.framed(rows)))
+
+
+@dataclass(frozen=True)
+class GroupedPartition(EvaluatedPartition):
+    """Groups, as many in a piece as are soon done; a group is never cut."""
+
+    def _encoded(
+        self, rows: Iterable[Any], context: EvaluationContext, sizer: BatchSizer
+    ) -> Iterator[Encoded]:
+        held: list[Group] = []
+        count = size = 0
+        for group in map(_sides, rows):
+            batches = [batch for side in group for batch in side]
+            own = sum(batch.num_rows for batch in batches)
+            weight = sum(batch.nbytes for batch in batches)
+            if held and (count + own > sizer.rows or size + weight > MOST_BYTES):
+                yield _encoded(context, held, count)
+                held, count, size = [], 0, 0
+            held.append(group)
+            count += own
+            size += weight
+        if held:
+            yield _encoded(context, held, count)
+
+
+def here() -> EvaluationContext:
+    """The Spark task that runs in this process."""
+    context = TaskContext.get()
+    if context is None:
+        return EvaluationContext()
+    return EvaluationContext(
+        context.stageId(),
+        context.partitionId(),
+        context.attemptNumber(),
+        context.taskAttemptId(),
+        context.cpus(),
+    )
+
+
+def checked(data: Any, tally: Tally) -> Iterator[pa.RecordBatch]:
+    """The batches that a slot sent.
+
+    Raises:
+        MeshSchemaError: they are invalid.
+    """
+    tally.bytes_out += len(data)
+    try:
+        for batch in piece.decode_results(data):
+            tally.rows_out += batch.num_rows
+            yield batch
+    except pa.ArrowException as error:
+        raise MeshSchemaError(f"a pool sent an invalid batch: {error}") from error
+
+
+def _sides(group: Any) -> Group:
+    """The batches of a group: PySpark reads an iterator of them, or for a cogroup a pair of lists."""
+    return tuple(group) if isinstance(group, tuple) else (list(group),)
+
+
+def _encoded(context: EvaluationContext, groups: list[Group], rows: int) -> Encoded:
+    data = piece.encode_groups(context, groups)
+    return data, rows, data.size
