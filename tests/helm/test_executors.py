@@ -86,6 +86,7 @@ def test_pools_that_start_from_nothing_are_told_with_what_spark_needs():
     assert "From 0 pods: one, two." in told
     ((waited, cold),) = re.findall(r"(\d+) s allow for (\d+) s", told)
     assert waited == conf()["spark.taskmesh.no_worker_timeout"]
+    assert f"waits {constant('settings.py', 'no_worker_timeout'):.0f} s" in told
     assert int(waited) == later_tries_faster() * int(cold)
     assert "From 0 pods" not in notes(values_of(CHART / "ci" / "default-values.yaml"))
 
