@@ -216,6 +216,7 @@ class Audit:
                 plan = self._workload.plans[client, seq]
                 if client << SEQ_BITS | seq in hub.state.ledger.tasks:
                     plan.arrived = plan.arrived or now
+                    self.faults["waits for room", "value"] += plan.is_value
 
     def kept(self, key: tuple[str, str], until: float) -> None:
         """A hub answers those who submit under a key, until a moment of the world's time."""
@@ -339,12 +340,12 @@ class Audit:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
                 if plan := self._outcome(client, seq, "done"):
                     self._check_result(plan, payload)
-                    if not (plan.is_promise or plan.is_attachment):
+                    if not (plan.is_promise or plan.is_attachment or plan.is_value):
                         self.attempts.succeeded(run, plan)
         for failure in failed:
             if plan := self._outcome(client, failure.seq, failure.kind):
                 self._check_failure(plan, failure, now)
-                if not (plan.is_promise or plan.is_attachment):
+                if not (plan.is_promise or plan.is_attachment or plan.is_value):
                     self.attempts.failed(failure, plan)
 
     def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:

@@ -14,7 +14,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import FromHubToClient, Queued, Requested
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import CALL, DONE, FAILURE, SUCCESS, DoneRun, Failed, Run, Spec, Value
+from taskmesh.wire.runs import CALL, DONE, FAILURE, SINK_VALUE, SUCCESS, DoneRun, Failed, Run, Spec, Value
 from tests.simulation.audit import Audit
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
@@ -221,7 +221,7 @@ class ClientHost(Host[ClientMachine]):
         self._next += count
         for plan in plans:
             plan.submitted = self.setting.timetable.now
-            if may_wait and plan.seq % 11 == 3 and not plan.key:
+            if may_wait and plan.seq % 11 == 3 and not (plan.key or plan.is_value):
                 plan.start_at = plan.submitted + 0.7 * (plan.seq % 5)
             if may_wait and plan.seq % 5 == 2 and plan.kind.spec.kind == CALL and plan.key != AWAITED:
                 self._depend(plan)
@@ -239,7 +239,7 @@ class ClientHost(Host[ClientMachine]):
         chance = self.setting.chance
         recent = range(max(1, plan.seq - 20), plan.seq)
         known = [self.setting.workload.plans[self.client, seq] for seq in recent]
-        calls = [other.seq for other in known if other.kind.spec.kind == CALL]
+        calls = [other.seq for other in known if other.kind.spec.kind in (CALL, SINK_VALUE)]
         chosen = chance.sample(calls, min(len(calls), chance.randint(1, 3)))
         split = chance.randint(0, len(chosen))
         fit = [seq for seq in chosen[:split] if self.setting.workload.plans[self.client, seq].may_be_needed]

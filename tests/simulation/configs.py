@@ -36,6 +36,11 @@ def has_sinks(seed: int) -> bool:
     return seed % 11 in (4, 6) and not has_two_hubs(seed)
 
 
+def has_values(seed: int) -> bool:
+    """Return True if clients of a world put values into its sinks."""
+    return has_sinks(seed) and seed // 11 % 2 == 1
+
+
 def hub_config(chance: random.Random) -> HubSettings:
     """The hub's."""
     tight, full = chance.random() < 0.2, chance.random() < 0.2

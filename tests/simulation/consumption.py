@@ -5,6 +5,7 @@ K2  an outcome that a hub has taken as acknowledged is not delivered again by th
 K3  a hub takes an outcome as acknowledged once, after it was delivered, and a program has acknowledged it
 K4  no consumer's program is given again what it has acknowledged
 K5  where all is well, and consumers take everything, sinks are empty in the end
+K6  values that a client puts into a sink go there in their order
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Consumption:
         self.acknowledged: set[Task] = set()
         self._delivered: set[tuple[int, Ending]] = set()
         self._settled: set[tuple[int, Ending]] = set()
+        self._newest: dict[tuple[int, int, str], int] = {}
 
     def delivered(self, epoch: int, message: SinkDeliver) -> None:
         """K2: a hub sends outcomes to a consumer, perhaps once more."""
@@ -56,6 +58,17 @@ class Consumption:
         """A hub knows nothing of a client any more: its tasks' attempts may count from 1 again."""
         for known in (self._delivered, self._settled):
             known -= {each for each in known if each[0] == epoch and each[1][0] == client}
+        for line in [line for line in self._newest if line[:2] == (epoch, client)]:
+            del self._newest[line]
+
+    def put(self, epoch: int, plans: Sequence[Plan]) -> None:
+        """K6: successes go into a sink, of which values have not run anywhere."""
+        for plan in plans:
+            if plan.is_value:
+                line = epoch, plan.client, plan.kind.spec.sink
+                require(plan.seq > self._newest.get(line, 0), "K6: not in its order", plan)
+                self._newest[line] = plan.seq
+                plan.successes += 1
 
     def taken(self, plan: Plan, outcome: SinkOutcome, before: set[Task]) -> None:
         """K4, S12: a program is given an outcome; it has acknowledged those before itself."""

@@ -56,6 +56,7 @@ EXPECTED = (
     ("clock set", "hub"),
     ("runs again for its result", "task"),
     ("closes and opens again", "consumer"),
+    ("waits for room", "value"),
 )
 """Every fault (or rare event) with the role or link that it meets; a campaign must show each often enough."""
 

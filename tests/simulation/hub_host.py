@@ -213,6 +213,9 @@ class HubHost(Host[HubMachine]):
         def note_put(sink: str, name: str, outcome: DoneRun | Failed) -> None:
             if isinstance(outcome, Failed):
                 self.setting.audit.failed.add((outcome.client, outcome.seq))
+            else:
+                plans = [self.setting.workload.plans[outcome.client, seq] for seq in outcome.seqs]
+                self.setting.audit.consumption.put(epoch, plans)
             put(sink, name, outcome)
 
         collector.acknowledged = note  # type: ignore[method-assign]

@@ -1,13 +1,16 @@
 """The guards that the promises of sinks rest on, each with a way to take it out."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from taskmesh.client.sink import Sink
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.sinks import Consumer, SinkQueue, Sinks
+from taskmesh.core.hub.states import TaskRecord
 from taskmesh.wire.messages import SinkDeliver
 from taskmesh.wire.runs import DoneRun
 
@@ -56,9 +59,32 @@ def ends_in_sinks(patch: Patch) -> None:
     patch.setattr(Sinks, "unacknowledged", lambda self, client, seqs: [])
 
 
+def order_of_values(patch: Patch) -> None:
+    """A value that comes goes before those that wait for room in its sink."""
+
+    def jump(self: SinkValues, sink: str, records: Iterable[TaskRecord]) -> None:
+        self._waiting.setdefault(sink, deque()).extendleft(reversed([*records]))
+        self.go_on(sink)
+
+    patch.setattr(SinkValues, "enter", jump)
+
+
+def room_for_values(patch: Patch) -> None:
+    """Nobody looks whether values wait when consumers have made room."""
+    go_on = SinkValues.go_on
+
+    def forget(self: SinkValues, sink: str) -> None:
+        if sink not in self._hub.sinks.closed:
+            go_on(self, sink)
+
+    patch.setattr(SinkValues, "go_on", forget)
+
+
 SINK_GUARDS: tuple[Callable[[Patch], None], ...] = (
     taken_back,
     told_when_acknowledged,
     numbers_of_a_generation,
     ends_in_sinks,
+    order_of_values,
+    room_for_values,
 )

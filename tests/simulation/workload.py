@@ -18,6 +18,7 @@ from taskmesh.wire.runs import (
     CHUNK,
     PROMISE,
     PROMISE_NAME,
+    SINK_VALUE,
     SUCCESS,
     LimitRule,
     Spec,
@@ -92,7 +93,7 @@ class Plan:
     @property
     def result(self) -> bytes:
         """What it returns."""
-        return result_of(self.payload)
+        return self.payload if self.is_value else result_of(self.payload)
 
     @property
     def keeps_result(self) -> bool:
@@ -108,6 +109,11 @@ class Plan:
     def is_promise(self) -> bool:
         """True if no function stands behind it."""
         return self.kind.spec.kind == PROMISE
+
+    @property
+    def is_value(self) -> bool:
+        """True if its payload goes to a sink, and nothing runs."""
+        return self.kind.spec.kind == SINK_VALUE
 
     @property
     def is_attachment(self) -> bool:
@@ -135,7 +141,7 @@ class Plan:
 
     def expected_runs(self, limit: int) -> int:
         """How often it runs when nothing interferes, for a hub that takes calls of `limit` bytes."""
-        if 0 < limit < len(self.payload):
+        if 0 < limit < len(self.payload) or self.is_value:
             return 0
         once = self.kind.spec.acks == "early" or self.kind.spec.kind == CHUNK
         if self.act in (Act.OK, Act.BAD) or once:
@@ -285,6 +291,11 @@ TO_SINKS = (
     _kind("to-y-fleeting", sink="y", expires=0.6, seconds=(0.0, 0.02), weight=6),
 )
 """Of worlds with consumers only."""
+VALUES = (
+    _kind("value-x", sink="x", kind=SINK_VALUE, weight=60),
+    _kind("value-y", sink="y", kind=SINK_VALUE, on_client_loss="cancel", weight=30),
+)
+"""Of some of these worlds: values that clients put into sinks by themselves."""
 URGENT, _, BOUND = KINDS[-3:]
 LASTING = _kind("lasting", max_retries=2, backoff=0.5, factor=2.0, jitter=False)
 UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
@@ -314,7 +325,7 @@ class Workload:
         self._kinds: tuple[Kind, ...] = KINDS
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
-            for kind in (*KINDS, *TO_SINKS, LASTING, UNSERVED, PROMISED, ATTACHED)
+            for kind in (*KINDS, *TO_SINKS, *VALUES, LASTING, UNSERVED, PROMISED, ATTACHED)
         }
 
     def firing(self, client: int, seq: int, number: int, spec: Spec, payload: bytes, key: str) -> Plan:
@@ -327,9 +338,9 @@ class Workload:
             self.firings.add((client, seq))
         return plan
 
-    def use_sinks(self) -> None:
-        """From now on the outcomes of some tasks go to sinks."""
-        self._kinds = (*KINDS, *TO_SINKS)
+    def use_sinks(self, *, values: bool) -> None:
+        """From now on the outcomes of some tasks go to sinks; perhaps clients put values there, too."""
+        self._kinds = (*KINDS, *TO_SINKS, *(VALUES if values else ()))
 
     def burst(self, client: int, first: int, count: int) -> list[Plan]:
         """`count` new tasks of a client, with counters from `first` on."""
@@ -453,6 +464,8 @@ class Workload:
             seconds = 0.05 + 1.2 * chance.random()
         payload = _KEY.pack(client, seq) + bytes(chance.randrange(24))
         plan = Plan(client, seq, kind, act, seconds, chance.randint(1, 2), payload, chance.randrange(3))
+        if plan.is_value:
+            plan.group = 0  # those of one sink travel together
         if kind.keyed and chance.random() < kind.keyed:
             plan.key = f"key-{chance.randrange(3)}"
         self.plans[client, seq] = plan
