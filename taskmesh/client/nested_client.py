@@ -346,6 +346,8 @@ def put(value: object, *, sink: str) -> TaskFuture[None]:
 def input_here(sink: str, codec: str = "") -> SinkInput:
     """Return the way into a sink of the innermost open mesh; inside a task, of the mesh that runs the task.
 
+    It is for that task alone, which waits for its values at its end.
+
     Args:
         sink: the name of the sink.
         codec: as for `SinkInput`; empty for the client's own `result_codec`.

@@ -12,7 +12,7 @@ from taskmesh.client.nested_client import sink_here
 from taskmesh.client.promises import SinkInput
 from taskmesh.client.sink import Sink
 from taskmesh.core.specs import spec_number
-from taskmesh.errors import ConfigError, MeshClosed, NoMesh, SerializationError, TooLarge
+from taskmesh.errors import ConfigError, MeshClosed, NoMesh, SerializationError, TaskTimeout, TooLarge
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.wire import messages as m
@@ -29,13 +29,17 @@ LARGE = 10_000_000
 THERE, BACK = "there", "back"
 
 
-@pytest.fixture(params=["embedded", "ipc", "tcp"])
+EVERYWHERE = pytest.mark.parametrize("mesh", ["embedded", "ipc", "tcp"], indirect=True)
+
+
+@pytest.fixture
 def mesh(request: pytest.FixtureRequest, programs: Programs, tmp_path: Path):
-    if request.param == "embedded":
+    way = getattr(request, "param", "embedded")
+    if way == "embedded":
         with Mesh(workers=2) as mesh:
             yield mesh
         return
-    bind = f"ipc://{tmp_path}/hub" if request.param == "ipc" else "tcp://127.0.0.1:0"
+    bind = f"ipc://{tmp_path}/hub" if way == "ipc" else "tcp://127.0.0.1:0"
     address = programs.hub(bind)[1]
     programs.worker(address, slots=2)
     with Mesh(address) as mesh:
@@ -56,6 +60,7 @@ def ends(futures: list[TaskFuture[None]]) -> list[object]:
     return [future.result(WAIT_S) for future in futures]
 
 
+@EVERYWHERE
 def test_values_go_from_program_to_program_in_their_order(mesh: Mesh):
     futures = [mesh.put(index, sink=THERE) for index in range(3000)]
     with mesh.sink(THERE) as sink:
@@ -73,6 +78,7 @@ def test_without_a_sink_a_value_is_kept_for_tasks(mesh: Mesh):
     assert mesh.submit(workload.add, mesh.put(1), 2).result(WAIT_S) == 3
 
 
+@EVERYWHERE
 def test_a_large_value_goes_there_as_it_is(mesh: Mesh):
     value = bytes(range(250)) * (LARGE // 250)
     future = mesh.put(value, sink=THERE)
@@ -81,6 +87,7 @@ def test_a_large_value_goes_there_as_it_is(mesh: Mesh):
     assert future.result(WAIT_S) is None
 
 
+@EVERYWHERE
 def test_a_task_streams_its_results_and_is_done_when_they_are_acknowledged(mesh: Mesh):
     future = mesh.submit(workload.stream, BACK, 20)
     with mesh.sink(BACK) as sink:
@@ -90,6 +97,7 @@ def test_a_task_streams_its_results_and_is_done_when_they_are_acknowledged(mesh:
     assert future.result(WAIT_S) == 20
 
 
+@EVERYWHERE
 def test_a_running_task_takes_from_one_sink_and_puts_into_another(mesh: Mesh):
     pump = mesh.submit(workload.doubled, THERE, BACK, 3)
     futures = [mesh.put(bytes([index]) * (LARGE // 2), sink=THERE) for index in range(3)]
@@ -106,6 +114,13 @@ def test_a_sink_that_a_task_has_left_open_ends_with_it(mesh: Mesh):
         assert mesh.submit(workload.opened, THERE).result(WAIT_S) == THERE
 
     wait_until(lambda: mesh.status()["sinks"] == [], WAIT_S)
+
+
+def test_a_task_whose_values_nobody_takes_ends_with_its_timeout(mesh: Mesh):
+    future = mesh.with_options(timeout=0.5).submit(workload.stream, BACK, 3)
+
+    with pytest.raises(TaskTimeout):
+        future.result(WAIT_S)
 
 
 def test_values_of_a_task_that_fails_do_not_hold_it_up(mesh: Mesh):
@@ -126,6 +141,7 @@ def test_a_buffer_with_a_codec_of_its_own_comes_as_its_bytes(mesh: Mesh):
     assert ends(futures) == [None] * 2
 
 
+@EVERYWHERE
 def test_one_thread_waits_for_outcomes_and_for_room_in_its_window(mesh: Mesh):
     """What a bridge does: never more than so many unacknowledged, and no thread of its own for either."""
     mesh.submit(workload.doubled, THERE, BACK, 20)
