@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import functions
 
 from taskmesh.serialize.code import register_by_value
 from taskmesh.spark import MeshSpark
-from tests.spark import tasks
+from tests.spark import forms, tasks
 from tests.spark.jobs import note, noting
 
 register_by_value(sys.modules[__name__])
@@ -121,3 +122,35 @@ def into_sink(spark: Any, address: str, source: str, checkpoint: str, sink: str)
     )
     query.awaitTermination()
     return len(Path(sink).read_text().splitlines())
+
+
+def offloaded(spark: Any, address: str) -> dict[str, Any]:
+    """Spark's own functions, in Spark and on the mesh."""
+    bridge = MeshSpark(address)
+    names = (
+        "udf_sees_rows_dicts_and_naive_times",
+        "pandas_udf_of_series",
+        "pandas_udf_of_iterators",
+        "pandas_udf_aggregates",
+        "map_in_pandas",
+        "apply_in_pandas_with_keys",
+        "cogroup_in_arrow",
+        "udtf_of_values",
+    )
+    jobs = {name: forms.FORMS[name] for name in names}
+    plain = {name: build(spark, lambda function: function).collect() for name, build in jobs.items()}
+    found = {name: build(spark, bridge.offload).collect() for name, build in jobs.items()}
+    groups = bridge.group(spark.range(10), "id").apply_in_arrow(lambda table: table, "id long")
+    return {"equal": found == plain, "jobs": len(found), "groups": len(groups.collect())}
+
+
+def offloaded_udf(spark: Any, address: str) -> int:
+    """A UDF of Spark's own on the mesh."""
+    plus = MeshSpark(address).offload(functions.udf(lambda number: number + 1, "long"))
+    return len(spark.range(3).select(plus("id")).collect())
+
+
+def grouped(spark: Any, address: str) -> int:
+    """A grouped map on the mesh."""
+    groups = MeshSpark(address).group(spark.range(3), "id")
+    return len(groups.apply_in_arrow(lambda table: table, "id long").collect())

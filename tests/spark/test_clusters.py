@@ -77,6 +77,12 @@ def _working(jvms: list[psutil.Process], clients: dict[str, dict]) -> tuple[psut
     return None
 
 
+@pytest.mark.parametrize("job", ["offloaded_udf", "grouped"])
+def test_a_session_without_the_daemon_is_told_which_one_it_needs(local_cluster, address, job):
+    with pytest.raises(AssertionError, match=r"Start Spark with --conf spark.python.daemon.module=taskmesh"):
+        local_cluster.run(job, address=address)
+
+
 def test_row_01_the_same_job_on_a_local_cluster(local_cluster, address):
     assert local_cluster.run("same", address=address) == {"equal": True, "rows": 1000}
     assert local_cluster.run("rdd", address=address) == [str(n) for n in range(100)]

@@ -14,17 +14,24 @@ from tests.spark.drivers import JOB_S, Driver, driving, settled
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
+DAEMON = {"spark.python.daemon.module": "taskmesh.spark.daemon"}
+
+
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A driver that knows its Spark through gRPC only."""
     require_java()
     pytest.importorskip("grpc", reason="Spark Connect: pip install grpcio grpcio-status")
-    with driving(tmp_path_factory.mktemp("connect"), {"remote": "local[2]"}) as driver:
+    with driving(tmp_path_factory.mktemp("connect"), {"remote": "local[2]", **DAEMON}) as driver:
         yield driver
 
 
 def test_row_28_dataframes_and_udfs_are_as_on_classic_spark(connect, address):
     assert connect.run("same", address=address) == {"equal": True, "rows": 1000}
+
+
+def test_spark_s_own_functions_are_as_on_classic_spark(connect, address):
+    assert connect.run("offloaded", address=address) == {"equal": True, "jobs": 8, "groups": 10}
 
 
 def test_row_28_rdds_and_counts_name_the_alternative(connect, address):

@@ -1,5 +1,7 @@
 """Spark's own functions on pools: what they see, what they give, and what happens when something fails."""
 
+import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +17,9 @@ from pyspark.sql.types import StringType
 from taskmesh import Mesh, current_task, task
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.spark import MeshSpark
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
+from tests.harness.program import ROOT
 from tests.harness.waiting import wait_until
 from tests.spark.drivers import settled
 from tests.spark.forms import FORMS
@@ -241,6 +246,44 @@ def test_a_function_sees_its_spark_task(spark, bridge):
     assert [row[0] for row in df.select(bridge.offload(place)("id")).collect()] == ["0 0 True"] * 2 + [
         "1 0 True"
     ] * 2
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("4.2.0", r"FunctionUnavailable: .*PySpark .*, this pool has 4.2.0"),
+        ("", r"FunctionUnavailable: .*pyspark is missing: pip install 'pyspark-client=="),
+    ],
+)
+def test_a_pool_without_spark_s_pyspark_says_what_it_lacks(spark, own_mesh, tmp_path, version, told):
+    package = tmp_path / "pyspark"
+    package.mkdir()
+    text = f"__version__ = {version!r}" if version else "raise ModuleNotFoundError(name='pyspark')"
+    (package / "__init__.py").write_text(text)
+    (package / "worker.py").touch()
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    own_mesh.programs.worker(own_mesh.address, PYTHONPATH=path)
+
+    plus = MeshSpark(own_mesh.address).offload(F.udf(_plus, "long"))
+
+    assert re.search(told, failure(spark.range(1).select(plus("id")).collect))
+
+
+def _plus(number):
+    return number + 1
+
+
+def test_with_keys_and_signatures_too(spark, programs, tmp_path):
+    keyed = Cluster.keyed(programs, Ring(tmp_path))
+    bridge = MeshSpark(keyed.address, keys=keyed.client)
+    df = spark.range(0, 20, numPartitions=2)
+
+    found = bridge.map_in_arrow(df, lambda batches: batches, "id long")
+    groups = bridge.group(df, "id").apply_in_arrow(lambda table: table, "id long")
+
+    assert values(found) == [(number,) for number in range(20)]
+    assert sorted(values(groups)) == [(number,) for number in range(20)]
+    assert len(df.select(bridge.offload(F.udf(_plus, "long"))("id")).collect()) == 20
 
 
 # --- one slot for a whole partition
