@@ -14,7 +14,14 @@ import pyarrow as pa
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.serialize.code import dump_function
 from taskmesh.spark import MeshSpark
+from taskmesh.spark.jobs.connection import mesh_of
+from taskmesh.spark.jobs.partitions import ArrowPartition
+from taskmesh.spark.jobs.remote_task import RemoteTask
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.step import Step
+from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.drivers import settled
@@ -225,14 +232,41 @@ def test_row_22_a_limit_does_not_run_the_rest(spark, mesh, address, journal):
     df = spark.range(0, 1_000_000, numPartitions=2)
     # pieces that fill the buffer of Spark's worker at once: else it keeps several back before Spark sees one
     mapped = mesh.map_arrow(df, journal.task(0.1), "id long", chunksize=10_000)
-    before = _cancelled(address)
 
     found = mapped.limit(5).collect()
 
     assert len(found) == 5
     assert len(journal.lines) < 2 * 2 * 4  # two tasks, two windows
     wait_until(lambda: not left(address), 10, "what was under way is given up")
-    assert _cancelled(address) > before
+
+
+def test_row_22_a_generator_that_is_closed_early_has_the_hub_cancel_its_window(address, gates):
+    first, others = gates(), gates()
+    paths = first.path, others.path
+
+    def waits(batch):
+        wait_at(paths[batch["id"][0].as_py() > 0])
+        return batch
+
+    def batches():
+        for number in range(20):
+            if number == 3:
+                first.open()  # with two more under way
+            yield pa.record_batch({"id": [number]}, schema)
+
+    bridge, schema = MeshSpark(address), pa.schema([pa.field("id", pa.int64())])
+    step = Step(dump_function(waits), "arrow", ipc.schema_bytes(schema), "raise")
+    partition = ArrowPartition(bridge, RemoteTask.of(bridge, waits, step), 1, ipc.schema_bytes(schema))
+    before = _cancelled(address)
+    results = partition.run(batches())
+    try:
+        assert next(results)["id"].to_pylist() == [0]
+        results.close()
+
+        wait_until(lambda: not left(address), 10, "what was under way is given up")
+        assert before + 2 <= _cancelled(address) <= before + bridge.window
+    finally:
+        mesh_of(bridge).close(cancel=True)
 
 
 def _cancelled(address):
