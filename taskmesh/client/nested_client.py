@@ -162,7 +162,7 @@ class NestedClient:
         return future
 
     def sink_input(self, sink: str, codec: str) -> SinkInput:
-        """Return the way into a sink, of values that end with this process unless they are there."""
+        """Return the way into a sink, of values that end with this process unless a consumer has them."""
         return SinkInput(self._client, sink, codec, on_client_loss="cancel")
 
     def sink(self, name: str, credit: int | str, ack: Literal["auto", "manual"]) -> Sink:

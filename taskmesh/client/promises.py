@@ -108,7 +108,7 @@ class SinkInput:
         sink: the name of the sink.
         codec: PICKLE or SAFE: values are encoded so; empty for the client's own `result_codec`. With another
             one they are flat buffers already, of which consumers get the bytes.
-        on_client_loss: as the task option, of values that are not in the sink yet.
+        on_client_loss: as the task option, of values that no consumer has yet.
 
     Raises:
         ConfigError: the name is not text that can travel.

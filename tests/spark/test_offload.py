@@ -346,7 +346,7 @@ def test_a_stream_survives_its_hub(spark, own_mesh, tmp_path):
     own_mesh.programs.hub(own_mesh.address)
 
     assert job.result() == [(number, number) for number in range(ROWS)]
-    assert job.failed_tasks <= 1
+    assert job.failed_tasks == 0
 
 
 @pytest.mark.usefixtures("small_batches")

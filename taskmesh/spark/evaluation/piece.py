@@ -48,7 +48,7 @@ class _Header(msgspec.Struct, array_like=True):
 
 
 _headers: Final = msgspec.msgpack.Decoder(_Header)
-_messages: Final = msgspec.msgpack.Decoder(tuple[int, bool])
+_messages: Final = msgspec.msgpack.Decoder(tuple[int, int])
 
 
 def encode(context: EvaluationContext, batches: Batches) -> pa.Buffer:
@@ -63,8 +63,8 @@ def encode_groups(context: EvaluationContext, groups: Sequence[Group]) -> pa.Buf
 
 
 def encode_message(number: int, batches: Batches | None) -> pa.Buffer:
-    """A message of a stream: some batches, or None for its end."""
-    return _encoded((number, batches is None), [batches] if batches else [])
+    """A message of a stream: some batches, perhaps none, or None for its end."""
+    return _encoded((number, -1 if batches is None else len(batches)), [batches] if batches else [])
 
 
 def decode_message(data: Buffer) -> tuple[int, Batches | None]:
@@ -74,8 +74,10 @@ def decode_message(data: Buffer) -> tuple[int, Batches | None]:
         msgspec.MsgspecError, pyarrow.ArrowException: it is no message.
     """
     reader, head = _opened(data)
-    number, is_end = _messages.decode(head)
-    return number, None if is_end else list(pa.ipc.open_stream(reader))
+    number, count = _messages.decode(head)
+    if count <= 0:
+        return number, None if count else []
+    return number, list(pa.ipc.open_stream(reader))
 
 
 def _encoded(header: object, sides: Iterable[Batches]) -> pa.Buffer:

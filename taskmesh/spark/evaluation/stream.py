@@ -19,7 +19,6 @@ import pyarrow as pa
 from taskmesh.client.nested_client import input_here, sink_here
 from taskmesh.client.promises import SinkInput
 from taskmesh.client.sink import Sink
-from taskmesh.context import current_task
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.shm.files import Buffer
@@ -81,18 +80,11 @@ class StreamedEvaluation:
         return self.text, *self.functions
 
     def __call__(self, data: Buffer) -> bytes:
-        """Run the stream to its end.
-
-        Raises:
-            TaskMeshError: it has run before, and lost its batches.
-        """
+        """Run the stream to its end."""
         order = _orders.decode(data)
-        if current_task().attempt > 1:
-            raise TaskMeshError(
-                "the slot that had this partition's stream is gone: Spark has to send it again"
-            )
         evaluate = evaluator(commands.decode(self.text), self.functions)
         results = BatchSender(input_here(order.results_sink, ARROW_IPC), order.window, order.window_bytes)
+        results.send([])  # a second run of the task shows by this: what the first one took is lost to it
         with sink_here(order.batches_sink, order.window_bytes, "manual") as sink:
             given = _batches(BatchReceiver(sink), results.flush)
             with running(order.context):
@@ -132,7 +124,11 @@ class BatchReceiver:
         return self._next in self._early
 
     def take(self) -> Batches | None:
-        """Return the batches of the next message; None after the last one."""
+        """Return the batches of the next message; None after the last one.
+
+        Raises:
+            TaskMeshError: a message has come twice.
+        """
         while self._next not in self._early:
             self._collect(None)
         batches = self._early.pop(self._next)
@@ -147,9 +143,12 @@ class BatchReceiver:
             except TimeoutError:
                 return
             number, batches = piece.decode_message(outcome.result())
-            if number >= self._next:
-                self._early[number] = batches
             self._sink.ack(outcome)
+            if number < self._next or number in self._early:
+                raise TaskMeshError(
+                    "another slot has begun this stream anew: what the first one took is lost"
+                )
+            self._early[number] = batches
 
 
 class BatchSender:

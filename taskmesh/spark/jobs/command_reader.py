@@ -35,6 +35,8 @@ from taskmesh.spark.jobs.settings import FIELDS, PREFIX, Settings
 
 _HINTS: Final = (b"taskmesh", b"pyspark.core.broadcast")
 """A command without any of these has no mark; a large one is in a broadcast variable."""
+_DATA_SOURCES: Final = "pyspark.sql.worker."
+"""Functions of PySpark's own that read and write for Python data sources."""
 _PROFILER: Final = "spark.sql.pyspark.udf.profiler"
 _PARTITIONS: Final[dict[tuple[Extent, bool], type[EvaluatedPartition]]] = {
     ("batches", False): EvaluatedPartition,
@@ -173,8 +175,8 @@ def _mark_of(function: Any, names: frozenset[str]) -> Offloaded | None:
         return function
     if not names:
         return None
-    name = str(getattr(function, "__name__", ""))
-    if not names & {"*", name, f"{getattr(function, '__module__', '')}.{name}"}:
+    name, module = str(getattr(function, "__name__", "")), str(getattr(function, "__module__", ""))
+    if module.startswith(_DATA_SOURCES) or not names & {"*", name, f"{module}.{name}"}:
         return None
     context: Any = TaskContext.get()
     found = {field: context.getLocalProperty(PREFIX + field) for field in FIELDS}

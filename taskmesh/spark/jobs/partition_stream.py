@@ -14,6 +14,7 @@ from taskmesh.client.group import TaskGroup
 from taskmesh.client.promises import SinkInput
 from taskmesh.client.sink import Sink
 from taskmesh.client.submitter import client_of
+from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.retry import Retry
 from taskmesh.spark.evaluation import piece
@@ -26,6 +27,7 @@ from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import SparkTask
 from taskmesh.spark.jobs.watchdog import LOOK_S, Watchdog
+from taskmesh.spark.steps.errors import MeshTaskError
 from taskmesh.wire.runs import ARROW_IPC
 
 
@@ -52,8 +54,8 @@ class FramedStreamedPartition(StreamedPartition):
 class PartitionStream:
     """One execution of a Spark task as a stream.
 
-    The task of the mesh runs once: if its slot dies, or the hub loses it, the stream fails, and Spark tries
-    the partition again.
+    If its slot dies, the mesh runs the task again elsewhere, without what the first one has taken: then the
+    stream fails, and Spark tries the partition again.
 
     Args:
         settings: of the job.
@@ -67,7 +69,7 @@ class PartitionStream:
         speed_up = speed_up_of(self._spark_task)
         mesh = mesh_of(settings, speed_up, max(0, self._spark_task.partition))
         client = client_of(mesh)
-        once = remote_task.options.with_changes({"acks": "early", "retries": Retry(max=0)})
+        once = remote_task.options.with_changes({"retries": Retry(max=0)})
         self._group = TaskGroup(mesh, remote_task.function, remote_task.name, once, ARROW_IPC)
         self._order = StreamOrder(
             here(), f"taskmesh.spark/{uuid.uuid4().hex}", settings.window, settings.window_bytes
@@ -126,7 +128,7 @@ class PartitionStream:
 
     def _here(self, task: TaskFuture[Any]) -> Iterator[pa.RecordBatch]:
         """Give what has come."""
-        while not self._is_over and self._receiver.is_here:
+        while not self._is_over and self._has_more():
             batches = self._receiver.take()
             self._is_over = batches is None
             for batch in batches or []:
@@ -135,6 +137,15 @@ class PartitionStream:
                 yield batch
         if not self._is_over and (failed := self._group.failure(task)) is not None:
             raise task_error(failed, self._group.name, f"the partition's stream, {self._spark_task}")
+
+    def _has_more(self) -> bool:
+        try:
+            return self._receiver.is_here
+        except TaskMeshError as error:
+            raise MeshTaskError(
+                f"task {self._group.name}: its slot is gone, and the state of its function with it. Spark "
+                f"tries the partition again ({self._spark_task}): {error}"
+            ) from error
 
     def _wake(self, _: object) -> None:
         self._sink.wake()
