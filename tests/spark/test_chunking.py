@@ -9,7 +9,7 @@ import pytest
 from taskmesh.errors import SerializationError
 from taskmesh.serialize.code import dump_function
 from taskmesh.spark.jobs.batch_size import BatchSizer
-from taskmesh.spark.jobs.partitions import MOST_BYTES, ColumnPartition, _cut, _gathered
+from taskmesh.spark.jobs.partitions import MOST_BYTES, ColumnPartition, _cut, gathered
 from taskmesh.spark.jobs.pickled_batch import PickledBatcher
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.steps import ipc
@@ -134,31 +134,35 @@ def _rows(pieces) -> list[list[int]]:
     return [[batch.num_rows for batch in ipc.decode(data)[1]] for data, _, _ in pieces]
 
 
+def _lengths(pieces) -> list[list[int]]:
+    """The lengths of every piece's batches, which nobody has encoded so far."""
+    return [[batch.num_rows for batch in piece] for piece in pieces]
+
+
 def test_small_record_batches_travel_together_and_large_ones_are_cut():
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(100))})
     batches = [batch, batch, batch, pa.RecordBatch.from_pydict({"n": pa.array(range(600))})]
 
-    pieces = list(_gathered(batches, BatchSizer(start=START), 1 << 22))
+    pieces = list(gathered(batches, BatchSizer(start=START), 1 << 22))
 
-    assert _rows(pieces) == [[100, 100], [100], [256], [256], [88]]
-    assert [rows for _, rows, _ in pieces] == [200, 100, 256, 256, 88]
-    found = [n for data, _, _ in pieces for part in ipc.decode(data)[1] for n in part["n"].to_pylist()]
+    assert _lengths(pieces) == [[100, 100], [100], [256], [256], [88]]
+    found = [n for piece in pieces for part in piece for n in part["n"].to_pylist()]
     assert found == [n for part in batches for n in part["n"].to_pylist()]
 
 
 def test_record_batches_of_many_bytes_do_not_travel_together():
     batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(400_000)], pa.binary())})
 
-    assert _rows(_gathered([batch] * 5, BatchSizer(), 1 << 22)) == [[1, 1], [1, 1], [1]]
-    assert list(_gathered([batch.slice(0, 0)], BatchSizer(), 1 << 22)) == []
+    assert _lengths(gathered([batch] * 5, BatchSizer(), 1 << 22)) == [[1, 1], [1, 1], [1]]
+    assert list(gathered([batch.slice(0, 0)], BatchSizer(), 1 << 22)) == []
 
 
 def test_rows_of_many_bytes_are_cut_so_that_a_windows_pieces_fit_in_it():
     way = ColumnPartition(Settings("tcp://127.0.0.1:1", window=4, window_bytes=1 << 20), None)
     batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(100_000)] * 7, pa.binary())})
 
-    for cut in (_cut, _gathered):
-        assert _rows(cut([batch], BatchSizer(), way._most)) == [[2], [2], [2], [1]]
-        assert _rows(cut([batch], BatchSizer(), 1)) == [[1]] * 7
+    for most, lengths in ((way._most, [[2], [2], [2], [1]]), (1, [[1]] * 7)):
+        assert _rows(_cut([batch], BatchSizer(), most)) == lengths
+        assert _lengths(gathered([batch], BatchSizer(), most)) == lengths
     fixed = replace(way, rows=5)
     assert _rows(_cut([batch], BatchSizer(5), fixed._most)) == [[5], [2]], "a number that was asked for"
