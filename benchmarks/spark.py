@@ -3,6 +3,9 @@
 `python -m benchmarks.spark`. The same step runs on the mesh, inside Spark's own Python workers through the
 bridge (`mesh.local()`), and as a plain `mapInArrow` or RDD `map`, in turns; a ratio compares neighbours. Two
 pools of one slot, Spark with two slots, all on this machine. Nothing is asserted about time.
+
+Processor time is that of all programs together: on a busy machine it says more than seconds, for a mesh has
+more processes than Spark alone, and so gets more of a processor that others want as well.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -51,7 +55,13 @@ GOALS = {
     "5 heavy, skewed": Goal(""),
     "6 60 ms a call": Goal(">= 0.77"),
     "6 0.1 s a call": Goal(">= 0.77"),
+    "text, 80 MB in": Goal(">= 0.67"),
+    "text, 80 MB in and out": Goal(">= 0.67"),
+    "pandas UDF, a million": Goal(">= 0.77"),
+    "scalar UDF, a million": Goal(">= 0.83"),
+    "RDD, 300,000 tuples": Goal(">= 0.71"),
 }
+SLOTS = 2
 
 
 # --- the steps --------------------------------------------------------------------------------------------
@@ -87,6 +97,18 @@ def heavy_where(batch: pa.RecordBatch) -> pa.RecordBatch:
     """As `heavy`, and gives the pool that computed it."""
     done = [churn(n) for n in batch["id"].to_pylist()]
     return pa.RecordBatch.from_arrays([pa.array([os.getppid()] * len(done), pa.int64())], names=["pool"])
+
+
+def lengths(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pc.binary_length(batch["text"])], names=["length"])
+
+
+def same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def plus_one(value: Any) -> Any:
+    return value + 1
 
 
 def churn(number: int) -> int:
@@ -142,7 +164,7 @@ def session() -> Any:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    builder = SparkSession.builder.master("local[2]").appName("benchmark")
+    builder = SparkSession.builder.master(f"local[{SLOTS}]").appName("benchmark")
     for name, value in {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -185,7 +207,54 @@ def rows_of(spark: Any, mesh: Any, scale: float) -> dict[str, Row]:
     tuples.count()
     found["3 a million tuples, cheap"] = of_tuples(mesh, tuples, "auto")
     found["3 the same, 2,000 a chunk"] = of_tuples(mesh, tuples, 2000)
-    return dict(sorted(found.items()))
+    return {**dict(sorted(found.items())), **forms(spark, mesh, scale)}
+
+
+def forms(spark: Any, mesh: Any, scale: float) -> dict[str, Row]:
+    """Rows for forms of input and output; the functions do next to nothing."""
+    from pyspark.sql.functions import pandas_udf, udf
+
+    million = spark.range(0, int(1_000_000 * scale), numPartitions=4).cache()
+    text = spark.range(0, int(80_000 * scale), numPartitions=4).selectExpr(
+        "rpad(cast(id as string), 1000, 'taskmesh') as text"
+    )
+    text = text.cache()
+    tuples = spark.sparkContext.parallelize(range(int(300_000 * scale)), 4)
+    tuples = tuples.map(lambda n: (n, n * 0.5, f"n{n}")).cache()
+    for kept in (million, text, tuples):
+        kept.count()
+
+    def of_udf(takes: str, plain_udf: Any) -> Row:
+        udfs = {
+            "mesh": mesh.udf("long", input=takes)(plus_one),
+            "local": mesh.local().udf("long", input=takes)(plus_one),
+            "plain": plain_udf(plus_one, "long"),
+        }
+        return {
+            way: lambda found=found: into_nothing(million.select(found("id"))) for way, found in udfs.items()
+        }
+
+    return {
+        "text, 80 MB in": three_ways(mesh, text, lengths, "length int"),
+        "text, 80 MB in and out": three_ways(mesh, text, same),
+        "pandas UDF, a million": of_udf("pandas", _typed(pandas_udf)),
+        "scalar UDF, a million": of_udf("scalar", udf),
+        "RDD, 300,000 tuples": of_tuples(mesh, tuples, "auto"),
+    }
+
+
+def _typed(pandas_udf: Any) -> Callable[[Any, str], Any]:
+    """`pandas_udf` for a function without annotations."""
+    import pandas as pd
+
+    def made(function: Callable[[Any], Any], returns: str) -> Any:
+        def series(values: pd.Series) -> pd.Series:
+            return function(values)
+
+        series.__annotations__ = {"values": pd.Series, "return": pd.Series}
+        return pandas_udf(series, returns)
+
+    return made
 
 
 def of_tuples(mesh: Any, tuples: Any, chunksize: int | str) -> Row:
@@ -196,8 +265,10 @@ def of_tuples(mesh: Any, tuples: Any, chunksize: int | str) -> Row:
     }
 
 
-def three_ways(mesh: Any, df: Any, step: Callable[[pa.RecordBatch], pa.RecordBatch]) -> Row:
-    schema = df.schema
+def three_ways(
+    mesh: Any, df: Any, step: Callable[[pa.RecordBatch], pa.RecordBatch], schema: Any = None
+) -> Row:
+    schema = schema or df.schema
     return {
         "mesh": lambda: into_nothing(mesh.map_arrow(df, step, schema)),
         "local": lambda: into_nothing(mesh.local().map_arrow(df, step, schema)),
@@ -215,33 +286,51 @@ def skewed(spark: Any, count: int) -> Any:
 
 def measure(rows: dict[str, Row], repeats: int) -> list[dict[str, Any]]:
     """Takes the turns; prints a line for each row."""
-    print(f"{'row':28}{'mesh s':>9}{'local s':>9}{'plain s':>9}{'to local':>10}{'to plain':>10}  goal")
+    print(
+        f"{'row':28}{'mesh s':>9}{'local s':>9}{'plain s':>9}{'to local':>10}{'to plain':>10}{'cpu':>6}  goal"
+    )
     return [measured(name, ways, repeats) for name, ways in rows.items()]
 
 
 def measured(name: str, ways: Row, repeats: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {way: [] for way in WAYS}
+    processor: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(-1, repeats):  # the first only warms up
         for way in WAYS:
+            before = processor_time()
             began = time.perf_counter()
             ways[way]()
             if turn >= 0:
                 times[way].append(time.perf_counter() - began)
+                processor[way].append(processor_time() - before)
+    cpu = statistics.median(processor["mesh"]) / statistics.median(processor["plain"])
     medians = {way: statistics.median(found) for way, found in times.items()}
     ratios = {
         other: statistics.median(its / mine for mine, its in zip(times["mesh"], times[other], strict=True))
         for other in ("local", "plain")
     }
     line = f"{name:28}" + "".join(f"{medians[way]:9.2f}" for way in WAYS)
-    print(f"{line}{ratios['local']:10.2f}{ratios['plain']:10.2f}  {GOALS[name].text}", flush=True)
+    print(f"{line}{ratios['local']:10.2f}{ratios['plain']:10.2f}{cpu:6.2f}  {GOALS[name].text}", flush=True)
     return {
         "row": name,
         "seconds": medians,
         "ratio_to_local": ratios["local"],
         "ratio_to_plain": ratios["plain"],
+        "processor_mesh_to_plain": cpu,
         "goal": GOALS[name].text,
         "all": times,
     }
+
+
+def processor_time() -> float:
+    """Seconds of processor time of this program and all that it has started."""
+    total = 0.0
+    own = psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.Error):
+            its = process.cpu_times()
+            total += its.user + its.system
+    return total
 
 
 def shares(spark: Any, mesh: Any, count: int) -> dict[str, Any]:
@@ -253,22 +342,38 @@ def shares(spark: Any, mesh: Any, count: int) -> dict[str, Any]:
     return {"row": "5 share of the busier pool", "share": largest, "goal": "<= 0.60"}
 
 
-def small_jobs(spark: Any, mesh: Any, jobs: int, partitions: int = 20) -> dict[str, Any]:
-    """Row 33: what the mesh adds to a tiny partition, job by job beside a plain one."""
+def added_ms(spark: Any, mesh: Any, jobs: int, partitions: int) -> list[tuple[float, float]]:
+    """What the mesh adds to a tiny partition of a job beside a plain one: milliseconds, and of processors."""
     df = spark.range(0, partitions, numPartitions=partitions)
     schema = df.schema
     added = []
     for number in range(-3, jobs):
-        times = []
+        times, processor = [], []
         for job in (mesh.map_arrow(df, heavy, schema), df.mapInArrow(plain(heavy), schema)):
-            began = time.perf_counter()
+            before, began = processor_time(), time.perf_counter()
             into_nothing(job)
             times.append(time.perf_counter() - began)
+            processor.append(processor_time() - before)
         if number >= 0:
-            added.append((times[0] - times[1]) / partitions * 1e3)
+            added.append(tuple((mine - its) / partitions * 1e3 for mine, its in (times, processor)))
+    return added
+
+
+def small_jobs(spark: Any, mesh: Any, jobs: int) -> dict[str, Any]:
+    """Row 33: many jobs of twenty tiny partitions."""
+    added = [ms for ms, _ in added_ms(spark, mesh, jobs, 20)]
     p50, p95 = statistics.median(added), statistics.quantiles(added, n=20)[-1]
     print(f"33 added to a tiny partition: p50 {p50:.1f} ms, p95 {p95:.1f} ms  goal p95 < 10 ms", flush=True)
     return {"row": "33 added to a tiny partition", "p50_ms": p50, "p95_ms": p95, "goal": "p95 < 10 ms"}
+
+
+def tiny_partitions(spark: Any, mesh: Any, jobs: int) -> dict[str, Any]:
+    """A hundred tiny partitions: what each of them holds its Spark slot for, beside a plain one."""
+    added, processor = zip(*added_ms(spark, mesh, jobs, 100), strict=True)
+    p50, cpu = statistics.median(added) * SLOTS, statistics.median(processor)
+    name = "slot time added to each of 100 tiny partitions"
+    print(f"{name}: {p50:.1f} ms, processor {cpu:.1f} ms  goal <= 3 ms", flush=True)
+    return {"row": name, "p50_ms": p50, "processor_ms": cpu, "goal": "<= 3 ms"}
 
 
 def main() -> None:
@@ -276,21 +381,28 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=200, help="for row 33")
     parser.add_argument("--scale", type=float, default=1.0, help="of the inputs")
-    parser.add_argument("--only", default="", help="rows whose names contain this")
-    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows whose names contain one of these")
+    parser.add_argument(
+        "--out", type=Path, help="a JSON file for the figures; with --only, others in it stay"
+    )
     options = parser.parse_args()
     from taskmesh.spark import MeshSpark
+
+    def chosen(name: str) -> bool:
+        return any(part in name for part in options.only)
 
     spark = session()
     try:
         with pools(2) as address:
             mesh = MeshSpark(address)
             rows = rows_of(spark, mesh, options.scale)
-            results = measure({k: v for k, v in rows.items() if options.only in k}, options.repeats)
-            if options.only in "5 share":
+            results = measure({k: v for k, v in rows.items() if chosen(k)}, options.repeats)
+            if chosen("5 share"):
                 results.append(shares(spark, mesh, int(100_000 * options.scale)))
-            if options.only in "33 small":
+            if chosen("33 small"):
                 results.append(small_jobs(spark, mesh, options.jobs))
+            if chosen("100 tiny"):
+                results.append(tiny_partitions(spark, mesh, max(3, options.jobs // 5)))
     finally:
         spark.stop()
     if options.out:
@@ -299,8 +411,20 @@ def main() -> None:
             "workers": 2,
             "repeats": options.repeats,
             "machine": machine.describe(),
+            "rows": results,
         }
-        options.out.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
+        if any(options.only) and options.out.exists():
+            facts = with_rows(json.loads(options.out.read_text()), facts)
+        options.out.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def with_rows(earlier: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+    """The earlier figures with these rows, which say when they were taken and how busy the machine was."""
+    load = f"{os.getloadavg()[1]:.0f}"
+    rows = {row["row"]: row for row in earlier["rows"]}
+    for row in facts["rows"]:
+        rows[row["row"]] = {**row, "taken": facts["taken"], "load": load}
+    return {**earlier, "rows": list(rows.values())}
 
 
 if __name__ == "__main__":
