@@ -106,9 +106,8 @@ def spark(facts: dict[str, Any]) -> str:
             others.append(f"- {row['row']}: {times} (goal: 95th below 10 ms)")
     for taken, load in dict.fromkeys((row["taken"], row["load"]) for row in facts["rows"] if "taken" in row):
         names = "; ".join(row["row"] for row in facts["rows"] if row.get("taken") == taken)
-        others.append(
-            f"- measured {taken[:16].replace('T', ' ')} UTC, while others used the machine (load {load}): {names}"
-        )
+        minute = taken[:16].replace("T", " ")
+        others.append(f"- measured {minute} UTC, while others used the machine (load {load}): {names}")
     return "\n\n".join([f"{setting(facts)} Medians.", "\n".join(lines), "\n".join(others)])
 
 
