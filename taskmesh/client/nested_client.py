@@ -343,7 +343,7 @@ def put(value: object, *, sink: str) -> TaskFuture[None]:
     return input_here(sink).put(value)
 
 
-def input_here(sink: str, codec: str = "") -> SinkInput:
+def input_here(sink: str, codec: str = "", *, lends: bool = True) -> SinkInput:
     """Return the way into a sink of the innermost open mesh; inside a task, of the mesh that runs the task.
 
     It is for that task alone, which waits for its values at its end.
@@ -351,29 +351,37 @@ def input_here(sink: str, codec: str = "") -> SinkInput:
     Args:
         sink: the name of the sink.
         codec: as for `SinkInput`; empty for the client's own `result_codec`.
+        lends: as for `nested_context`.
 
     Raises:
         NoMesh: no mesh is open here, and no task runs.
         ConfigError: the name is not text that can travel.
     """
-    here = _here()
+    here = _here(lends=lends)
     return SinkInput(here, sink, codec) if isinstance(here, Client) else here[0].sink_input(sink, codec)
 
 
-def sink_here(name: str, credit: int | str = "64MiB", ack: Literal["auto", "manual"] = "auto") -> Sink:
+def sink_here(
+    name: str,
+    credit: int | str = "64MiB",
+    ack: Literal["auto", "manual"] = "auto",
+    *,
+    lends: bool = True,
+) -> Sink:
     """Return a consumer of a sink, as `Mesh.sink` does, of the innermost open mesh.
 
-    Inside a task it is of the mesh that runs the task, and is closed when the task ends.
+    Inside a task it is of the mesh that runs the task, and is closed when the task ends; `lends` is that of
+    `nested_context`.
 
     Raises:
         NoMesh: no mesh is open here, and no task runs.
         ConfigError: the name or the credit cannot be used.
     """
-    here, name = _here(), sink_name(name)
+    here, name = _here(lends=lends), sink_name(name)
     return Sink(here, name, credit, ack) if isinstance(here, Client) else here[0].sink(name, credit, ack)
 
 
-def _here() -> Client | tuple[NestedClient, NestedContext]:
+def _here(*, lends: bool = True) -> Client | tuple[NestedClient, NestedContext]:
     """Return the client of the innermost open mesh, or that of the task that runs here.
 
     Raises:
@@ -382,12 +390,17 @@ def _here() -> Client | tuple[NestedClient, NestedContext]:
     try:
         return current_mesh()._client
     except NoMesh:
-        context = nested_context()
+        context = nested_context(lends=lends)
         if context is None:
             raise
     client = _client_of(context)
     context.adopt(client)
     return client, context
+
+
+def lend_permit() -> None:
+    """Have another slot work in place of this one until the running task ends, as it waits for others."""
+    nested_context()
 
 
 def _digest(fn: Callable[..., Any], payload: Payload, edges: Edges | None) -> str:

@@ -207,10 +207,17 @@ class SlotReported(msgspec.Struct):
 
 
 class SlotAsked(msgspec.Struct):
-    """The task that a slot runs wants to submit tasks of its own: may the slot lend its permit meanwhile?"""
+    """The task that a slot runs wants to submit tasks of its own: may the slot lend its permit meanwhile?
+
+    Attributes:
+        slot: the slot.
+        serial: of the task.
+        lends: False if it needs the way to the hub only, as it does not wait for other tasks.
+    """
 
     slot: int
     serial: int
+    lends: bool = True
 
 
 class SlotRecalled(msgspec.Struct):

@@ -95,9 +95,14 @@ class Exited(msgspec.Struct, array_like=True):
 
 
 class PermitRequest(msgspec.Struct, array_like=True):
-    """PERMIT_REQUEST: the running task, with this serial, wants to submit tasks of its own."""
+    """PERMIT_REQUEST: the running task, with this serial, wants to submit tasks of its own.
+
+    Attributes:
+        lends: another slot shall have its permit meanwhile.
+    """
 
     serial: int
+    lends: bool = True
 
 
 class PermitReply(msgspec.Struct, array_like=True):

@@ -86,8 +86,8 @@ class RunningTask:
 class PermitLink(Protocol):
     """The link to the supervisor."""
 
-    def ask(self, serial: int) -> PermitReply:
-        """Ask that another slot gets the permit of the one that runs this task; wait for the reply."""
+    def ask(self, serial: int, *, lends: bool = True) -> PermitReply:
+        """Ask for the way to the hub, and that another slot gets this one's permit; wait for the reply."""
         ...
 
 
@@ -111,11 +111,14 @@ class NestedTasks:
         self._context: NestedContext | None = None
         self._serial = -1  # of the task that has it
 
-    def context(self, running: Callable[[], RunningTask | None]) -> NestedContext | None:
+    def context(
+        self, running: Callable[[], RunningTask | None], *, lends: bool = True
+    ) -> NestedContext | None:
         """Return the running task's context, None if none runs; ask the supervisor until the permit is lent.
 
         Args:
             running: returns the running task, None if none runs.
+            lends: False for the way to the hub only.
 
         Raises:
             TaskMeshError: there is no way to the hub, or the task has ended meanwhile; the text says which.
@@ -129,7 +132,7 @@ class NestedTasks:
                 return self._context
             self._limit.block()  # a frame must not be torn in two
             try:
-                reply = self._link.ask(serial)
+                reply = self._link.ask(serial, lends=lends)
             finally:
                 self._limit.unblock()
             if not reply.addresses:
@@ -198,14 +201,19 @@ class NestedTasks:
         self._children = self._context = None
 
 
-_sources: list[Callable[[], NestedContext | None]] = []
+class ContextSource(Protocol):
+    """Knows the running task."""
+
+    def __call__(self, *, lends: bool) -> NestedContext | None:
+        """Return its context; None while no task runs."""
+        ...
 
 
-def install(source: Callable[[], NestedContext | None] | None) -> None:
-    """Set the source of the running task's context; a slot calls this once. None removes it.
+_sources: list[ContextSource] = []
 
-    `source` returns None while no task runs.
-    """
+
+def install(source: ContextSource | None) -> None:
+    """Set the source of the running task's context; a slot calls this once. None removes it."""
     _sources[:] = [] if source is None else [source]
 
 
@@ -214,10 +222,14 @@ def in_slot() -> bool:
     return bool(_sources)
 
 
-def nested_context() -> NestedContext | None:
+def nested_context(*, lends: bool = True) -> NestedContext | None:
     """Return the context of the task that this slot runs, for tasks of its own; None if no task runs.
+
+    Args:
+        lends: another slot works in place of this one until the task ends. False for a task that does not
+            wait for others, or not so far: it may ask again.
 
     Raises:
         TaskMeshError: there is no way to the hub; the message says why.
     """
-    return _sources[0]() if _sources else None
+    return _sources[0](lends=lends) if _sources else None

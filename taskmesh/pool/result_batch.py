@@ -30,8 +30,8 @@ class SupervisorLink(Protocol):
         """Send a message; wait until there is room for it."""
         ...
 
-    def ask(self, serial: int) -> messages.PermitReply:
-        """Ask that another slot gets the permit of the one that runs this task; wait for the reply."""
+    def ask(self, serial: int, *, lends: bool = True) -> messages.PermitReply:
+        """Ask for the way to the hub, and that another slot gets this one's permit; wait for the reply."""
         ...
 
     def close(self) -> None:

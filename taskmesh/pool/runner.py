@@ -386,9 +386,9 @@ class TaskRunner:
             upstream=tuple([text_of(task_id(run.client, seq)) for seq in needs or ()]),
         )
 
-    def _nested_context(self) -> nested.NestedContext | None:
+    def _nested_context(self, *, lends: bool) -> nested.NestedContext | None:
         """Return the context for `f.submit()` inside the running task."""
-        return None if self.is_forked_child else self._children.context(self._running)
+        return None if self.is_forked_child else self._children.context(self._running, lends=lends)
 
     def _running(self) -> nested.RunningTask | None:
         run = self._run

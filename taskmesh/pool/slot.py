@@ -78,14 +78,19 @@ class SlotLink:
         with self._lock:
             send_all(self._sock, pack(kind, body, len(fds)), fds)
 
-    def ask(self, serial: int) -> messages.PermitReply:
-        """Ask that another slot gets this one's permit, for the task with this serial; wait for the reply.
+    def ask(self, serial: int, *, lends: bool = True) -> messages.PermitReply:
+        """Ask for the way to the hub, for the task with this serial; wait for the reply.
+
+        Args:
+            serial: of the task.
+            lends: another slot gets this one's permit.
 
         Raises:
             TaskMeshError: the supervisor is gone.
         """
         with self._lock:
-            send_all(self._sock, pack(messages.PERMIT_REQUEST, _ENCODE(messages.PermitRequest(serial))))
+            request = messages.PermitRequest(serial, lends)
+            send_all(self._sock, pack(messages.PERMIT_REQUEST, _ENCODE(request)))
         while (frame := next(self._frames, None) or self.receive()) is not None:
             kind, body, fds = frame
             if kind == messages.PERMIT_REPLY:

@@ -274,7 +274,8 @@ class SlotHandle:
             self.pid = _READY.decode(body).pid
             return SlotReady(self.slot, self.pid)
         if kind == messages.PERMIT_REQUEST:
-            return SlotAsked(self.slot, _PERMIT_REQUEST.decode(body).serial)
+            asked = _PERMIT_REQUEST.decode(body)
+            return SlotAsked(self.slot, asked.serial, asked.lends)
         raise RemoteProtocolError(f"slot {self.slot} sent a frame of unknown kind {kind}")
 
     def peek(self) -> list[SlotSocketEvent]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
@@ -376,6 +377,17 @@ def test_a_function_may_want_no_more(spark, mesh, address):
     wait_until(lambda: not left(address), 20, "nothing is left")
     with Mesh(address) as hub:
         wait_until(lambda: not hub.status()["sinks"], 20, "nor in a sink")
+
+
+def test_the_slot_of_a_stream_lives_on(spark, mesh):
+    def where_it_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        yield pa.record_batch({"id": [os.getpid()]})
+
+    found = mesh.map_in_arrow(spark.range(0, 2, numPartitions=1), where_it_runs, "id long").collect()
+
+    wait_until(lambda: not left(mesh.address[0]), 20, "the task has ended")
+    assert psutil.pid_exists(found[-1].id)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -294,8 +294,8 @@ class PoolMachine:
         match event:
             case ev.SlotRecalled(slot=number, count=count):
                 self._on_recalled(self.slots[number], count, now)
-            case ev.SlotAsked(slot=number, serial=serial):
-                self._on_asked(self.slots[number], serial, now)
+            case ev.SlotAsked(slot=number):
+                self._on_asked(self.slots[number], event, now)
             case ev.SlotReady(slot=number, pid=pid):
                 self.slots[number].started(pid, now)
             case ev.SlotExited():
@@ -380,10 +380,10 @@ class PoolMachine:
         for member in self.members:
             member.hurry(now)
 
-    def _on_asked(self, slot: Slot, serial: int, now: float) -> None:
+    def _on_asked(self, slot: Slot, asked: ev.SlotAsked, now: float) -> None:
         """Answers a task that wants to submit tasks; what waits behind it must not wait for them."""
         slot.asked()
-        if granted := self.permits.lend(slot, serial):
+        if granted := asked.lends and self.permits.lend(slot, asked.serial):
             if slot.can_give:
                 self._out += self.scheduler.recall(slot)
             self._hurry(now)

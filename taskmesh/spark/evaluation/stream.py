@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from taskmesh.client.nested_client import input_here, sink_here
+from taskmesh.client.nested_client import input_here, lend_permit, sink_here
 from taskmesh.client.promises import SinkInput
 from taskmesh.client.sink import Sink
 from taskmesh.errors import TaskMeshError
@@ -32,6 +32,8 @@ MOST_BYTES: Final = 256 << 10
 MOST_BATCHES: Final = 100
 MOST_HELD_S: Final = 0.05
 """Results that travel together, at most, and seconds that the first of them waits."""
+PATIENCE_S: Final = 0.25
+"""Seconds of waiting after which a slot lends its permit: what it waits for may need a slot of this pool."""
 
 
 class StreamOrder(msgspec.Struct, array_like=True):
@@ -83,9 +85,10 @@ class StreamedEvaluation:
         """Run the stream to its end."""
         order = _orders.decode(data)
         evaluate = evaluator(commands.decode(self.text), self.functions)
-        results = BatchSender(input_here(order.results_sink, ARROW_IPC), order.window, order.window_bytes)
+        results_sink = input_here(order.results_sink, ARROW_IPC, lends=False)
+        results = BatchSender(results_sink, order.window, order.window_bytes)
         results.send([])  # a second run of the task shows by this: what the first one took is lost to it
-        with sink_here(order.batches_sink, order.window_bytes, "manual") as sink:
+        with sink_here(order.batches_sink, order.window_bytes, "manual", lends=False) as sink:
             given = _batches(BatchReceiver(sink), results.flush)
             with running(order.context):
                 for batch in evaluate(order.context.partition, given):
@@ -129,6 +132,9 @@ class BatchReceiver:
         Raises:
             TaskMeshError: a message has come twice.
         """
+        self._collect(PATIENCE_S)
+        if self._next not in self._early:
+            lend_permit()
         while self._next not in self._early:
             self._collect(None)
         batches = self._early.pop(self._next)
@@ -197,7 +203,12 @@ class BatchSender:
         """Send a message; wait for room."""
         data = piece.encode_message(self._number, batches)
         while self.is_full(data.size):
-            self._under_way[0][0].result()
+            first = self._under_way[0][0]
+            try:
+                first.result(PATIENCE_S)
+            except TimeoutError:
+                lend_permit()
+                first.result()
         _ = self.put(data)
 
     def put(self, data: pa.Buffer) -> TaskFuture[None]:

@@ -101,7 +101,8 @@ class PartitionStream:
                     yield from self._arrived(task, task.done)
             finally:
                 self._sender.cancel()
-                self._group.cancel([task])
+                if not self._is_over:  # else the task ends by itself, and its slot lives on
+                    self._group.cancel([task])
 
     def _sent(self, task: TaskFuture[Any], batches: list[pa.RecordBatch] | None) -> Iterator[pa.RecordBatch]:
         """Send a message as soon as there is room; give what comes meanwhile."""

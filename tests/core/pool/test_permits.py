@@ -18,8 +18,8 @@ def busy_rig(slots: int = 2) -> PoolRig:
     return rig
 
 
-def ask(rig: PoolRig, slot: int, serial: int = 0) -> bool:
-    answers = [one for one in rig.tell(ev.SlotAsked(slot, serial)) if isinstance(one, act.AnswerSlot)]
+def ask(rig: PoolRig, slot: int, serial: int = 0, *, lends: bool = True) -> bool:
+    answers = [one for one in rig.tell(ev.SlotAsked(slot, serial, lends)) if isinstance(one, act.AnswerSlot)]
     assert [answer.slot for answer in answers] == [slot]
     return answers[0].granted
 
@@ -59,6 +59,17 @@ def test_a_task_that_has_been_reported_gets_none():
     assert not ask(rig, 0, serial=0)
     assert working(rig) == 2
     assert ask(rig, 0, serial=1)
+
+
+def test_a_task_that_only_asks_for_the_way_to_the_hub_keeps_its_place_until_it_waits():
+    rig = busy_rig()
+
+    assert not ask(rig, 0, lends=False)
+    assert up(rig) == []
+    assert working(rig) == 2
+
+    assert ask(rig, 0)
+    assert up(rig) == [2]
 
 
 def test_a_task_that_has_a_place_is_not_given_another():
