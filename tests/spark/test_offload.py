@@ -69,11 +69,11 @@ def _places(df: Any, function: Any) -> set[str]:
 
 @pytest.fixture
 def conf(spark) -> Iterator[dict[str, str]]:
-    """Entries of the session's conf for one test: they are set when it enters them."""
+    """Entries of the session's conf for one test; it has what they were before."""
 
     class Entries(dict[str, str]):
         def __setitem__(self, name: str, value: str) -> None:
-            super().__setitem__(name, spark.conf.get(name, None))
+            self.setdefault(name, spark.conf.get(name, None))
             spark.conf.set(name, value)
 
     entries = Entries()
@@ -123,6 +123,14 @@ def test_methods_of_the_bridge_for_partitions_and_groups(spark, bridge):
     assert sorted(values(groups)) == [(0, 7), (1, 7), (2, 6)]
     assert sorted(values(tables)) == [(number,) for number in range(20)]
     assert sorted(values(pairs)) == [(601,), (701,), (701,)]
+
+
+def test_a_barrier_stage_runs_as_one(spark, mesh):
+    df = spark.range(0, 20, numPartitions=2)
+
+    found = mesh.map_in_arrow(df, lambda batches: batches, "id long", barrier=True)
+
+    assert values(found) == [(number,) for number in range(20)]
 
 
 def _first_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -381,13 +389,14 @@ def test_a_function_may_want_no_more(spark, mesh, address):
 
 def test_the_slot_of_a_stream_lives_on(spark, mesh):
     def where_it_runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        yield pa.record_batch({"id": [os.getpid()]})
+        yield pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)], "pid": [os.getpid()]})
 
-    found = mesh.map_in_arrow(spark.range(0, 2, numPartitions=1), where_it_runs, "id long").collect()
+    df = spark.range(0, 2, numPartitions=1)
+    ((rows, pid),) = mesh.map_in_arrow(df, where_it_runs, "rows long, pid long").collect()
 
     wait_until(lambda: not left(mesh.address[0]), 20, "the task has ended")
-    assert psutil.pid_exists(found[-1].id)
+    assert rows == 2
+    assert psutil.pid_exists(pid)
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -79,16 +79,16 @@ class SinkValues:
             seqs: its tasks; None for all that are bound to it.
         """
         book = self._hub.sinks.ends.get(client, {})
-        given_up: dict[str, set[int]] = {}
+        given_up: dict[str, set[tuple[int, int]]] = {}
         for seq in list(book) if seqs is None else [seq for seq in seqs if seq in book]:
             outcome = book[seq]
             entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
             if entry is None or not entry.is_sink_value:
                 continue
             if seqs is not None or entry.spec.on_client_loss == "cancel":
-                given_up.setdefault(entry.spec.sink, set()).add(seq)
-        for sink, of_sink in given_up.items():
-            self._hub.sinks.withdraw(sink, client, of_sink)
+                given_up.setdefault(entry.spec.sink, set()).add((client, seq))
+        for sink, keys in given_up.items():
+            self._hub.sinks.withdraw(sink, keys)
             self.go_on(sink)
 
     def _put(self, records: list[TaskRecord]) -> None:

@@ -12,7 +12,7 @@ with acknowledgements. A consumer that comes over a new link begins anew with a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -129,37 +129,30 @@ class SinkQueue:
     def take_back(self, consumer: Consumer) -> list[Ended]:
         """A consumer is gone: what it has not acknowledged comes first; return what was given up of that."""
         self.consumers.pop(consumer.client, None)
-        held = list(consumer.held.values())
-        dropped = [each for each in held if _key(each) in self.given_up] if self.given_up else []
-        if dropped:
-            self.given_up.difference_update(map(_key, dropped))
-            held = [each for each in held if each not in dropped]
-            self.size -= sum(map(size_at, dropped))
+        held, dropped = _parted(consumer.held.values(), self.given_up)
+        self.given_up.difference_update(map(_key, dropped))
+        self.size -= sum(map(size_at, dropped))
         back = [(each[0].name, _part(each)) for each in _grouped(held)]
         self.waiting.extendleft(reversed(back))
         self.count += len(held)
         return [_part(each) for each in _grouped(dropped)]
 
-    def withdraw(self, client: int, seqs: Container[int]) -> list[Ended]:
-        """Take out outcomes of a client that no consumer has; of the others note that they are given up."""
-        left: deque[tuple[str, Ended]] = deque()
-        taken: list[Ended] = []
-        for name, outcome in self.waiting:
-            if outcome.client != client:
-                left.append((name, outcome))
-                continue
+    def withdraw(self, keys: Collection[tuple[int, int]]) -> list[Ended]:
+        """Take out outcomes that no consumer has; of the others note that they are given up."""
+        waiting, taken = self.waiting, []
+        self.waiting = deque()
+        for name, outcome in waiting:
             places = [Unacknowledged(name, outcome, place) for place in range(_count(outcome))]
-            gone = [each for each in places if _key(each)[1] in seqs]
-            if len(gone) < len(places):
-                left.append((name, _part([each for each in places if each not in gone])))
+            left, gone = _parted(places, keys)
+            if left:
+                self.waiting.append((name, _part(left)))
             if gone:
                 taken.append(_part(gone))
                 self.count -= len(gone)
                 self.size -= sum(map(size_at, gone))
-        self.waiting = left
         for consumer in self.consumers.values():
-            keys = map(_key, consumer.held.values())
-            self.given_up.update(key for key in keys if key[0] == client and key[1] in seqs)
+            _, held = _parted(consumer.held.values(), keys)
+            self.given_up.update(map(_key, held))
         return taken
 
     def next_consumer(self) -> Consumer | None:
@@ -314,11 +307,11 @@ class Sinks:
     def _take_back(self, sink: SinkQueue, consumer: Consumer) -> None:
         self._settle(sink.take_back(consumer))
 
-    def withdraw(self, name: str, client: int, seqs: Container[int]) -> None:
-        """A client gives up outcomes of its tasks: of those that are in a sink no consumer gets one more."""
+    def withdraw(self, name: str, keys: Collection[tuple[int, int]]) -> None:
+        """Tasks are given up, by client and counter: no consumer gets their outcomes any more."""
         sink = self.sinks.get(name)
         if sink is not None:
-            self._settle(sink.withdraw(client, seqs))
+            self._settle(sink.withdraw(keys))
             self._changed(name)
 
     def deliveries(self, now: float) -> list[SendClient]:
@@ -389,6 +382,19 @@ def _seqs(outcome: Ended) -> list[int]:
 def _key(held: Unacknowledged) -> tuple[int, int]:
     outcome = held.outcome
     return outcome.client, outcome.seqs[held.place] if isinstance(outcome, DoneRun) else outcome.seq
+
+
+def _parted(
+    outcomes: Iterable[Unacknowledged], keys: Collection[tuple[int, int]]
+) -> tuple[list[Unacknowledged], list[Unacknowledged]]:
+    """Part outcomes into others and those of some tasks."""
+    if not keys:
+        return list(outcomes), []
+    others: list[Unacknowledged] = []
+    chosen: list[Unacknowledged] = []
+    for each in outcomes:
+        (chosen if _key(each) in keys else others).append(each)
+    return others, chosen
 
 
 def _count(outcome: Ended) -> int:
