@@ -16,9 +16,12 @@ _work = daemon.worker
 
 def worker(sock: Any, authenticated: bool) -> int:
     """Run Spark tasks that come over a socket, in a forked worker."""
-    from taskmesh.spark.jobs.command_reader import install
+    from taskmesh.spark.jobs.offload import is_supported
 
-    install()
+    if is_supported():  # else it is PySpark's daemon, and marked functions say what is missing
+        from taskmesh.spark.jobs.command_reader import install
+
+        install()
     return int(_work(sock, authenticated))
 
 

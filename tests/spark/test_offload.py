@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import psutil
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import StringType
@@ -203,6 +204,19 @@ def test_tasks_keep_their_options(spark, mesh, tmp_path):
 def test_what_only_the_bridge_s_own_forms_have_is_refused(mesh, change, told):
     with pytest.raises(ConfigError, match=told):
         replace(mesh, **change).offload(where)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_new_enough"), [("4.2.3", False), ("4.3.0", True), ("5.0.0.dev1", True)]
+)
+def test_pyspark_has_to_be_new_enough(mesh, monkeypatch, version, is_new_enough):
+    monkeypatch.setattr(pyspark, "__version__", version)
+
+    if is_new_enough:
+        assert mesh.offload(_plus).name.endswith("_plus")
+    else:
+        with pytest.raises(ConfigError, match=r"with PySpark 4\.3 or newer, and this is 4\.2\.3"):
+            mesh.offload(_plus)
 
 
 @pytest.mark.parametrize("thing", ["where", 7, str])

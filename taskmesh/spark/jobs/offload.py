@@ -13,6 +13,8 @@ import typing
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+import pyspark
+
 from taskmesh.client.functions import function_name
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
@@ -20,6 +22,8 @@ from taskmesh.spark.evaluation.command import EXTENTS
 from taskmesh.spark.jobs.remote_task import function_bytes
 from taskmesh.spark.jobs.settings import PREFIX, Settings
 
+SINCE: Final = (4, 3)
+"""The version of PySpark from which on its worker reads commands as `command_reader` expects it."""
 DAEMON: Final = "taskmesh.spark.daemon"
 CONF: Final = "spark.python.daemon.module"
 OFFLOAD: Final = f"{PREFIX}offload"
@@ -104,6 +108,11 @@ def offloaded(settings: Settings, function: Any, rows: int = 0) -> Any:
         SerializationError: the function cannot travel.
     """
     check_settings(settings)
+    if not is_supported():
+        raise ConfigError(
+            "Spark's own functions run on a mesh with PySpark 4.3 or newer, and this is "
+            f"{pyspark.__version__}. map_arrow, map_batches, udf() and rdd() do with 4.1"
+        )
     own = getattr(function, "_unwrapped", None)
     if own is not None:  # of udf(), pandas_udf() or arrow_udf(): a function around the UDF
         check_kind(own.evalType, own.func.__name__)
@@ -117,6 +126,11 @@ def offloaded(settings: Settings, function: Any, rows: int = 0) -> Any:
             f"arrow_udtf(), not {function!r:.200}"
         )
     return Offloaded.of(settings, function, rows)
+
+
+def is_supported() -> bool:
+    """Return True if PySpark here is new enough."""
+    return tuple(int(part) for part in pyspark.__version__.split(".")[:2]) >= SINCE
 
 
 def check_settings(settings: Settings) -> None:
