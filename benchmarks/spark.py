@@ -343,7 +343,7 @@ def shares(spark: Any, mesh: Any, count: int) -> dict[str, Any]:
 
 
 def added_ms(spark: Any, mesh: Any, jobs: int, partitions: int) -> list[tuple[float, float]]:
-    """What the mesh adds to a tiny partition of a job beside a plain one: milliseconds, and of processors."""
+    """The milliseconds, and those of processors, that the mesh adds to a tiny partition of a plain job."""
     df = spark.range(0, partitions, numPartitions=partitions)
     schema = df.schema
     added = []

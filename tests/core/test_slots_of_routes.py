@@ -21,7 +21,7 @@ def rig() -> HubRig:
 
 
 def told(rig: HubRig) -> list[tuple[str, list[str], int]]:
-    """What the hub answers to a beat once it has looked at its pools."""
+    """The hub's answer to a beat once it has looked at its pools."""
     rig.after(SWEEP_S)
     rig.tell(ev.FromClient(1, m.ClientBeat(EPOCH)))
     return next(message for message in reversed(rig.told[1]) if isinstance(message, m.Accepted)).slots

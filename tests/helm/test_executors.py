@@ -10,7 +10,7 @@ from tests.helm.rendering import CHART, ROOT, Object, chart, name_of, objects, p
 
 RELEASE = NAMESPACE = "mesh"
 COLD_START_S = 120
-"""What a node needs to come, its image to be pulled, and a pool to start."""
+"""Seconds that a node may take to come, its image to be pulled, and a pool to start."""
 
 
 def constant(module: str, name: str) -> float:
@@ -35,13 +35,13 @@ def pools() -> dict[str, Object]:
 
 
 def notes(values: Any) -> str:
-    """What an install prints."""
+    """The text that an install prints."""
     text: str = chart().render(values, name="m", namespace="prod")["taskmesh/templates/NOTES.txt"]
     return text
 
 
 def selects(selector: Object, labels: dict[str, str]) -> bool:
-    """Whether a selector is met by labels."""
+    """True if labels meet a selector."""
     rules = selector.get("matchExpressions", [])
     assert {rule["operator"] for rule in rules} <= {"In"}
     return selector.get("matchLabels", {}).items() <= labels.items() and all(

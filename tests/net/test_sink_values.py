@@ -143,7 +143,7 @@ def test_a_buffer_with_a_codec_of_its_own_comes_as_its_bytes(mesh: Mesh):
 
 @EVERYWHERE
 def test_one_thread_waits_for_outcomes_and_for_room_in_its_window(mesh: Mesh):
-    """What a bridge does: never more than so many unacknowledged, and no thread of its own for either."""
+    """Put and take as a bridge does: a bounded number unacknowledged, and no thread of its own for either."""
     mesh.submit(workload.doubled, THERE, BACK, 20)
     window: deque[TaskFuture[None]] = deque()
     buffers = SinkInput(mesh._client, THERE, ARROW_IPC)

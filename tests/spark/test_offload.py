@@ -335,41 +335,36 @@ def small_batches(conf) -> None:
 ROWS = 400
 
 
-def _stream(spark: Any, bridge: MeshSpark, journal: Journal, seconds: float, partitions: int = 1) -> Job:
-    df = spark.range(0, ROWS, numPartitions=partitions)
-    mapped = bridge.map_in_arrow(df, _counting(str(journal.path), seconds), "id long, n long")
-    return Job(spark, lambda: [tuple(row) for row in mapped.collect()])
+@pytest.fixture
+def under_way(spark, own_mesh, tmp_path, small_batches) -> Job:
+    """A stream of one partition through a pool of one slot; some of its batches are there."""
+    journal = Journal(tmp_path)
+    own_mesh.pool("one")
+    df = spark.range(0, ROWS, numPartitions=1)
+    counted = _counting(str(journal.path), 0.03)
+    mapped = MeshSpark(own_mesh.address).map_in_arrow(df, counted, "id long, n long")
+    job = Job(spark, lambda: [tuple(row) for row in mapped.collect()])
+    wait_until(lambda: len(journal.lines) >= 10, 60, "batches are under way")
+    return job
 
 
 @pytest.mark.fault
-@pytest.mark.usefixtures("small_batches")
-def test_a_stream_whose_pool_dies_is_sent_again_by_spark(spark, own_mesh, tmp_path):
-    journal = Journal(tmp_path)
-    own_mesh.pool("one")
-    job = _stream(spark, MeshSpark(own_mesh.address), journal, 0.03)
-    wait_until(lambda: len(journal.lines) >= 10, 60, "batches are under way")
-
+def test_a_stream_whose_pool_dies_is_sent_again_by_spark(own_mesh, under_way):
     own_mesh.pools[0].kill()
     own_mesh.pool("two")
 
-    assert job.result() == [(number, number) for number in range(ROWS)]
-    assert job.failed_tasks == 1
+    assert under_way.result() == [(number, number) for number in range(ROWS)]
+    assert under_way.failed_tasks == 1
     wait_until(lambda: not left(own_mesh.address), 20, "nothing is left")
 
 
 @pytest.mark.fault
-@pytest.mark.usefixtures("small_batches")
-def test_a_stream_survives_its_hub(spark, own_mesh, tmp_path):
-    journal = Journal(tmp_path)
-    own_mesh.pool("one")
-    job = _stream(spark, MeshSpark(own_mesh.address), journal, 0.03)
-    wait_until(lambda: len(journal.lines) >= 10, 60, "batches are under way")
-
+def test_a_stream_survives_its_hub(own_mesh, under_way):
     own_mesh.hub.kill()
     own_mesh.programs.hub(own_mesh.address)
 
-    assert job.result() == [(number, number) for number in range(ROWS)]
-    assert job.failed_tasks == 0
+    assert under_way.result() == [(number, number) for number in range(ROWS)]
+    assert under_way.failed_tasks == 0
 
 
 @pytest.mark.usefixtures("small_batches")

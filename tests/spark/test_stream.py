@@ -269,7 +269,7 @@ def test_a_pace_is_found_again_and_does_not_keep_the_functions_bytes():
 
 
 class Tallies(list):
-    """What partitions report at their end."""
+    """The tallies that partitions report at their end."""
 
     add = list.append
 

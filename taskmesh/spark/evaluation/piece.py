@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from taskmesh.shm.files import Buffer
+from taskmesh.spark.steps import ipc
 
 Batches: TypeAlias = "list[pa.RecordBatch]"
 Group: TypeAlias = "tuple[Batches, ...]"
@@ -44,7 +45,7 @@ class EvaluationContext(msgspec.Struct, array_like=True):
 class _Header(msgspec.Struct, array_like=True):
     context: EvaluationContext
     groups: list[list[int]]
-    """How many batches each group has, on each side; nothing where the rows are not grouped."""
+    """The number of batches of each group, on each side; empty where the rows are not grouped."""
 
 
 _headers: Final = msgspec.msgpack.Decoder(_Header)
@@ -125,11 +126,7 @@ def _group(sides: list[Iterator[pa.RecordBatch]], counts: list[int]) -> Any:
 
 def encode_results(batches: Batches) -> pa.Buffer:
     """The results of a piece; there may be none."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema if batches else _NO_ROWS) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return sink.getvalue()
+    return ipc.encode(batches[0].schema if batches else _NO_ROWS, batches)
 
 
 def decode_results(data: Buffer) -> Iterator[pa.RecordBatch]:

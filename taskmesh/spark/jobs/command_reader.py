@@ -24,12 +24,13 @@ from pyspark.worker_util import read_command
 from taskmesh.errors import ConfigError
 from taskmesh.serialize.code import dump_function, load_function
 from taskmesh.spark.evaluation import command as commands
+from taskmesh.spark.evaluation import piece
 from taskmesh.spark.evaluation.command import Extent, FunctionCall, PythonCommand, TableFunctionCall
 from taskmesh.spark.evaluation.evaluation import Evaluation
 from taskmesh.spark.evaluation.stream import StreamedEvaluation
-from taskmesh.spark.jobs.evaluation_partitions import EvaluatedPartition, FramedPartition, GroupedPartition
+from taskmesh.spark.jobs.evaluation_partitions import EvaluatedPartition, GroupedPartition
 from taskmesh.spark.jobs.offload import MARK, OFFLOAD, Offloaded, check_kind, check_settings
-from taskmesh.spark.jobs.partition_stream import FramedStreamedPartition, StreamedPartition
+from taskmesh.spark.jobs.partition_stream import StreamedPartition
 from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import FIELDS, PREFIX, Settings
 
@@ -38,12 +39,10 @@ _HINTS: Final = (b"taskmesh", b"pyspark.core.broadcast")
 _DATA_SOURCES: Final = "pyspark.sql.worker."
 """Functions of PySpark's own that read and write for Python data sources."""
 _PROFILER: Final = "spark.sql.pyspark.udf.profiler"
-_PARTITIONS: Final[dict[tuple[Extent, bool], type[EvaluatedPartition]]] = {
-    ("batches", False): EvaluatedPartition,
-    ("batches", True): FramedPartition,
-    ("groups", False): GroupedPartition,
-    ("partition", False): StreamedPartition,
-    ("partition", True): FramedStreamedPartition,
+_PARTITIONS: Final[dict[Extent, type[EvaluatedPartition]]] = {
+    "batches": EvaluatedPartition,
+    "groups": GroupedPartition,
+    "partition": StreamedPartition,
 }
 _read_udfs: Final = worker.read_udfs
 _read_udtf: Final = worker.read_udtf
@@ -125,9 +124,11 @@ def _evaluated(mark: Offloaded, command: PythonCommand, functions: Sequence[byte
     frame = StreamedEvaluation if extent == "partition" else Evaluation
     step = frame(commands.encode(command), *functions)
     remote_task = RemoteTask.named(mark.settings, mark.options, mark.name, step)
-    partition = _PARTITIONS[extent, is_pickled](mark.settings, remote_task, mark.rows)
+    partition = _PARTITIONS[extent](mark.settings, remote_task, mark.rows)
 
     def run(number: int, rows: Any) -> Any:
+        if is_pickled:  # such rows travel unopened
+            return piece.frames_of(partition.run(piece.framed(rows)))
         return partition.run(rows)
 
     return run, None, *_serializers(command.kind)

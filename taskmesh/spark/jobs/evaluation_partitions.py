@@ -37,15 +37,6 @@ class EvaluatedPartition(Partition):
 
 
 @dataclass(frozen=True)
-class FramedPartition(EvaluatedPartition):
-    """Batches of rows that Spark has pickled, which travel unopened."""
-
-    def run(self, rows: Iterable[bytes]) -> Iterator[bytes]:
-        """As for batches of Arrow."""
-        return piece.frames_of(super().run(piece.framed(rows)))
-
-
-@dataclass(frozen=True)
 class GroupedPartition(EvaluatedPartition):
     """Groups, as many in a piece as are soon done; a group is never cut."""
 

@@ -19,7 +19,7 @@ from taskmesh.client.functions import function_name
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.spark.evaluation.command import EXTENTS
-from taskmesh.spark.jobs.remote_task import function_bytes
+from taskmesh.spark.jobs.remote_task import function_bytes, options_of
 from taskmesh.spark.jobs.settings import PREFIX, Settings
 
 SINCE: Final = (4, 3)
@@ -71,9 +71,7 @@ class Offloaded:
             ConfigError: it is a task with a key.
             SerializationError: it cannot travel.
         """
-        own = getattr(function, "__task_options__", None) or TaskOptions()
-        if own.key is not None:
-            raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
+        own = options_of(function)
         name = own.name or function_name(function)
         made = cls(settings, function_bytes(function), name, own, rows)
         plain = inspect.unwrap(function)

@@ -42,15 +42,6 @@ class StreamedPartition(EvaluatedPartition):
             yield from PartitionStream(self.settings, self.remote_task, tally).run(rows)
 
 
-@dataclass(frozen=True)
-class FramedStreamedPartition(StreamedPartition):
-    """The same for rows that Spark has pickled, which travel unopened."""
-
-    def run(self, rows: Iterable[bytes]) -> Iterator[bytes]:
-        """As for batches of Arrow."""
-        return piece.frames_of(super().run(piece.framed(rows)))
-
-
 class PartitionStream:
     """One execution of a Spark task as a stream.
 

@@ -33,6 +33,18 @@ def function_bytes(task: Callable[..., Any]) -> bytes:
     return data
 
 
+def options_of(task: Callable[..., Any]) -> TaskOptions:
+    """The options of a task, or of a function without any.
+
+    Raises:
+        ConfigError: it has a key.
+    """
+    own: TaskOptions = getattr(task, "__task_options__", None) or TaskOptions()
+    if own.key is not None:
+        raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
+    return own
+
+
 _BOUND: Final = (
     (
         (b"pyspark.core.broadcast", b"\x8c\x08_from_id"),  # the class alone is named by annotations, too
@@ -79,9 +91,7 @@ class RemoteTask:
             SerializationError: the step cannot travel.
             ConfigError: the task has a key, which belongs to single calls.
         """
-        own: TaskOptions = getattr(task, "__task_options__", None) or TaskOptions()
-        if own.key is not None:
-            raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
+        own = options_of(task)
         return cls.named(settings, own, own.name or function_name(task), step, codec, app_id())
 
     @classmethod
