@@ -11,7 +11,7 @@ from tests.containers.box import IMAGE, podman
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.helm.rendering import CHART, Values
-from tests.kube.cluster import LOOK, Cluster
+from tests.kube.cluster import LOOK, NODE, Cluster
 from tests.kube.node import TOOLS, Node
 
 TAG = f"{IMAGE}:latest"
@@ -210,6 +210,7 @@ class Workload:
             "metadata": {"name": self.name},
             "spec": {
                 "restartPolicy": "Never",
+                "nodeSelector": {"kubernetes.io/hostname": NODE},  # not one that a test kills
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
                 "securityContext": {"runAsUser": 10001},
