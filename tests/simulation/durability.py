@@ -57,6 +57,8 @@ class Durability:
         self._submits: dict[int, dict[int, list[Task]]] = defaultdict(dict)
         self._settled: set[Task] = set()
         self._again: set[Task] = set()
+        self._seen: set[Task] = set()
+        self._dropped: set[Task] = set()
         self._kept: dict[str, tuple[float, list[Task]]] = {}
 
     def began(self) -> None:
@@ -73,7 +75,9 @@ class Durability:
         for key, entry in action.changes.items():
             if entry is None:
                 self.excused.update(self._kept.pop(key, (0.0, []))[1])
-            for task in _tasks_of(entry) if not action.is_whole else ():
+            tasks = _tasks_of(entry)
+            self._seen.update(tasks)
+            for task in tasks if not action.is_whole else ():
                 self._written.setdefault(task, action.number)
             if isinstance(entry, JournalKept):
                 self._kept[key] = (entry.until, entry.tasks)
@@ -98,9 +102,13 @@ class Durability:
         self.accepted.update((plan.client, plan.seq) for plan in plans if may_outlive(plan))
 
     def gone(self, client: int) -> None:
-        """Nobody waits for the tasks of a client any more, nor for their outcomes."""
+        """Nobody waits for the tasks of a client any more, nor for their outcomes.
+
+        Should it come back after all, those whose outcomes it does not have run once more.
+        """
         self.excused.update(task for task in self.accepted if task[0] == client)
-        self._settled = {task for task in self._settled if task[0] != client}
+        self._dropped.update(task for task in self._seen if task[0] == client)
+        self._settled -= self._dropped - self.ended
 
     def lost_power(self, before: Mapping[bytes, bytes], disk: MemoryDisk) -> None:
         """The disk has lost what was not synced: nobody promises the tasks of that."""
@@ -119,7 +127,7 @@ class Durability:
                 self._settled.update(
                     (chunk.client, seq) for run in runs for seq in run.seqs if seq in entry.seqs
                 )
-        self._settled -= self._again
+        self._settled -= self._again | (self._dropped - self.ended)
         here = state.ledger.tasks.keys() | hub.submissions.set_aside.tasks.keys()
         forgotten = {task for until, tasks in self._kept.values() if until <= state.wall for task in tasks}
         for client, seq in sorted(self.accepted - self.ended - self.excused - forgotten):

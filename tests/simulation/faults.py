@@ -332,8 +332,8 @@ class Faults:
         if hub.up and client.up:
             self._count("crash", "client with its journal's hub")
             after = self._world.setting.timetable.after
-            after(0.5 * chance.random() * chance.randrange(2), self._end_client, client)
-            after(0.5 * chance.random() * chance.randrange(2), self._end_hub, hub)
+            for end in (partial(self._end_client, client), partial(self._end_hub, hub)):
+                after(0.5 * chance.random() * chance.randrange(2), self._happen, end)
 
     def _end_client(self, client: ClientHost) -> None:
         if client.up:

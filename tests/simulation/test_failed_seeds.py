@@ -27,6 +27,8 @@ from tests.simulation.simulation import World
         pytest.param(26, id="K5: a sink was closed without a link and opened again, with the old numbers"),
         pytest.param(48, id="S23: a task after one whose outcome was in a sink: nothing was known of it"),
         pytest.param(182, id="K1: a bad end of the journal went past its sink"),
+        pytest.param(2380, id="L1: a journal was emptied that had nothing: Submits were not acknowledged"),
+        pytest.param(901120, id="S20: set aside, its outcome was taken, and it ran again as the first"),
         pytest.param(615396210539, id="S21: told to leave in the moment in which its lease was over"),
     ],
 )

@@ -2,7 +2,8 @@
 
 What is not durable is lost with its hub, and comes again with its client. A task that depends on it waits
 for that, outside the ledger; if nobody brings it in time, its upstream counts as unknown. Until then what
-pools know of the tasks is kept for them.
+pools know of the tasks is kept for them. If its client comes back without it, it is over: the client has its
+outcome, or has given it up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from taskmesh.core.hub.dependencies import UNKNOWN_TASK, Dependencies
 from taskmesh.core.hub.journal import edges_of, without
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
-from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.runs import Run, Value
 
@@ -84,9 +85,16 @@ class SetAside:
         task = client << SEQ_BITS | seq
         return task in self._ledger.tasks or task in self._dependencies.values
 
-    def came(self, client: int, seqs: Iterable[int]) -> list[int]:
-        """Forget tasks of a client that it has brought, or given up; return those that were set aside."""
+    def came(self, client: int, seqs: Iterable[int] | None) -> list[int]:
+        """Forget tasks of a client that it has brought, or given up; return those that were set aside.
+
+        Args:
+            client: the client.
+            seqs: counters of its tasks; None for all.
+        """
         base = client << SEQ_BITS
+        if seqs is None:
+            seqs = [seq_of(task) for task in self.tasks if client_of(task) == client]
         return [seq for seq in seqs if self.tasks.pop(base | seq, None) is not None]
 
     def take_all(self) -> Iterator[Absent]:

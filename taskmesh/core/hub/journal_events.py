@@ -8,12 +8,14 @@ from typing import Any, assert_never
 
 from taskmesh.core import events as ev
 from taskmesh.core.hub.clients import Clients
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limit_entries import LimitEntries
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.submission import Submissions
+from taskmesh.core.hub.submission import NO_SPEC, Submissions
 from taskmesh.core.hub.views import Views
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire import journal as j
@@ -27,6 +29,7 @@ class JournalEvents:
         hub: the books of the hub.
         journal: of these, what is written.
         submissions: enters tasks.
+        collector: has outcomes wait for clients.
         clients: opens the sessions of their clients.
         schedules: fires.
         views: shows the state of the journal.
@@ -37,6 +40,7 @@ class JournalEvents:
         hub: HubState,
         journal: Journal,
         submissions: Submissions,
+        collector: Collector,
         *,
         clients: Clients,
         schedules: Schedules,
@@ -45,6 +49,7 @@ class JournalEvents:
         self._hub = hub
         self._journal = journal
         self._submissions = submissions
+        self._collector = collector
         self._clients = clients
         self._schedules = schedules
         self._views = views
@@ -137,13 +142,28 @@ class JournalEvents:
         for chunk in restored:
             self._clients.restore(chunk, now)
         for client, waiting in outcomes.items():
-            self._submissions.restore_outcomes(journal, client, waiting)
+            self._restore_outcomes(client, waiting)
         for chunk in restored:
             self._submissions.restore(chunk, now)
             if chunk.client == self._hub.house.client:
                 self._schedules.restored(chunk)
         for client, some in values.items():
             self._submissions.end_as_told(client, some.values())
+
+    def _restore_outcomes(self, client: int, outcomes: Mapping[int, j.JournalOutcome]) -> None:
+        """Have outcomes wait for a client that was away when its tasks ended."""
+        hub = self._hub
+        for seq in self._journal.restore_outcomes(client, outcomes):
+            done, failed = outcomes[seq].done, outcomes[seq].failed
+            outcome = done or failed
+            if outcome is None:
+                continue
+            hub.ledger.answered(client, seq)
+            self._collector.give(outcome, client << SEQ_BITS | seq)
+            if self._journal.needed(client, seq) and not is_bare(outcome):
+                entry = hub.specs.get(done.spec) if done is not None else None
+                spec = entry.spec if entry is not None else NO_SPEC
+                hub.dependencies.bring(client, [value_of(seq, outcome, spec)])
 
     def _over(self, chunk: j.JournalChunk, ends: j.Ends | None) -> j.Ends | None:
         """Return the tasks of a chunk that are over, and those whose outcome is kept: it is written first."""

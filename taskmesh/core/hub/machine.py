@@ -85,6 +85,7 @@ class HubMachine:
                 state,
                 state.journal,
                 self.submissions,
+                self.collector,
                 clients=self.clients,
                 schedules=self.schedules,
                 views=self.views,
@@ -188,8 +189,9 @@ class HubMachine:
     def _write(self) -> None:
         """Has written what another hub is to know."""
         state = self.state
-        if state.journal is not None and state.journal.changes:
-            state.out.append(WriteJournal(*state.journal.take()))
+        journal = state.journal
+        if journal is not None and (journal.changes or journal.is_whole):
+            state.out.append(WriteJournal(*journal.take()))
 
     def _go_on(self, now: float) -> None:
         """Does the next portion of what takes longer than one event may."""

@@ -14,7 +14,7 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import ANYBODY, Collector
 from taskmesh.core.hub.dependencies import is_bare, value_of
-from taskmesh.core.hub.journal import Journal, is_durable, is_wanted, without
+from taskmesh.core.hub.journal import is_durable, is_wanted, without
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
@@ -26,7 +26,7 @@ from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import JournalChunk, JournalOutcome
+from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.limit_rules import text_of
 from taskmesh.wire.runs import NOT_DURABLE, Charged, DoneRun, Failed, Run, Spec, Value
 
@@ -100,6 +100,8 @@ class Submissions:
             account.never(submit.cancels, self._config.client_max_bytes)
         if submit.charged or submit.whole:
             self._adoption.from_before(session.client, submit)
+        if submit.whole:  # it has had the outcomes of what it has not brought, or has given it up
+            self._drop_absent(session.client, None)
         self._acknowledge(session, submit, size, now)
 
     def _durable(self, session: ClientSession, submit: m.Submit) -> JournalChunk | None:
@@ -165,20 +167,6 @@ class Submissions:
                 self._hub.out.append(SendClient(client, m.Accepted(session.accepted)))
             if not session.unwritten:
                 del self._hub.unwritten[client]
-
-    def restore_outcomes(self, journal: Journal, client: int, outcomes: Mapping[int, JournalOutcome]) -> None:
-        """Have outcomes wait for a client that was away when its tasks ended."""
-        for seq in journal.restore_outcomes(client, outcomes):
-            done, failed = outcomes[seq].done, outcomes[seq].failed
-            outcome = done or failed
-            if outcome is None:
-                continue
-            self._ledger.answered(client, seq)
-            self._collector.give(outcome, client << SEQ_BITS | seq)
-            if journal.needed(client, seq) and not is_bare(outcome):
-                entry = self._hub.specs.get(done.spec) if done is not None else None
-                spec = entry.spec if entry is not None else NO_SPEC
-                self._hub.dependencies.bring(client, [value_of(seq, outcome, spec)])
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Enter tasks that a journal has, as if their client had submitted them again."""
@@ -544,8 +532,7 @@ class Submissions:
         if self._hub.dependencies.kept:
             self._hub.dependencies.drop_kept(client, seqs)
         self._sink_values.withdraw(client, seqs)
-        if self.set_aside.tasks and self._hub.journal is not None:
-            self._hub.journal.over(client, self.set_aside.came(client, seqs))
+        self._drop_absent(client, seqs)
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:
             self._cancellations.cancel(task, quiet=True)
@@ -562,6 +549,11 @@ class Submissions:
                 sessions.add(record.session)
         for lane in [self._hub.lanes[session] for session in sorted(sessions) if session]:
             self._pools.recall_unwanted(lane)
+
+    def _drop_absent(self, client: int, seqs: list[int] | None) -> None:
+        """Nobody waits for these tasks of the journal, or for any of a client's, that are set aside."""
+        if self.set_aside.tasks and self._hub.journal is not None:
+            self._hub.journal.over(client, self.set_aside.came(client, seqs))
 
     def _has_never_left(self, record: TaskRecord) -> bool:
         """Return True if a task waits for its time or for others, and no pool has had it."""

@@ -6,6 +6,8 @@ what was not durable is lost with it. The simulation has found each of these.
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from msgspec.structs import replace
 
@@ -166,6 +168,16 @@ class TestUpstreamThatIsNotDurable:
         again.write()
         assert again.journal == {}
 
+    def test_one_whose_outcome_its_client_has_taken_does_not_run_again(self, again):
+        """Seed 901120: the hub that died had delivered it, and had not written that."""
+        again.client()
+        give(again, 1, [], whole=True)
+        session = again.join()
+        long_after(again, session)
+        again.write()
+
+        assert (again.outcomes(), again.journal) == ({}, {})
+
 
 class TestWhatOthersWereTold:
     @pytest.mark.parametrize("brings", [True, False])
@@ -267,3 +279,16 @@ def test_a_task_that_came_again_is_in_two_chunks_and_ends_in_the_later_one():
     journal.over(1, [3])
     journal.over(1, [1, 5])
     assert len(journal) == 0
+
+
+def test_a_hub_that_reads_what_it_wrote_writes_nothing_new():
+    rig = hub()
+    rig.client()
+    rig.submit(count=5)
+    rig.submit(2)
+    rig.write()
+    before = copy.deepcopy(rig.journal)
+    again = after_death(rig)
+    again.after(1.0)
+    again.write()
+    assert again.journal == before
