@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from taskmesh.core.credit import LONG, MOST_AHEAD, ONE_AHEAD
 from taskmesh.core.hub.backlog import Route
-from taskmesh.core.hub.dependencies import UNKNOWN_TASK
 from taskmesh.core.hub.failures import POOLS_DIED
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.machine import HubMachine
@@ -53,7 +52,6 @@ class Audit:
         fulfilled: the values that clients have given promises, by key; an empty one is an error.
         clock_moved: somebody has set the clock that the times in a hub's journal are by.
         orphaned: bound to clients that were gone for long when pools last held it.
-        late: the hub may be too full to take in what a client brings for tasks of its journal in time.
         again: tasks that run again, since others need the result that their clients ignore.
     """
 
@@ -69,7 +67,6 @@ class Audit:
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
         self.again: set[tuple[int, int]] = set()
-        self.late = False
         self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
         self.durability = Durability()
@@ -425,8 +422,7 @@ class Audit:
             "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
-        late = self.late and UNKNOWN_TASK.text in failure.text
-        if kind == "dependency" and not (plan.key or late or "client.max_bytes" in failure.text):
+        if kind == "dependency" and not (plan.key or "client.max_bytes" in failure.text):
             self._blocked.append(plan)  # of a key's, another client knows
 
     def _may_be_skipped(self, akin: Sequence[Plan]) -> bool:

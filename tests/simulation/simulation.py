@@ -70,10 +70,6 @@ SCENES = 5
 """Every so many seeds have the same scene at their end, if any."""
 
 
-FEW = 100
-"""Tasks of a hub that is full now and then."""
-
-
 class SimulationFailure(AssertionError):
     """A seed broke a promise. The text says which, and how to play it again."""
 
@@ -132,7 +128,6 @@ class World:
         if has_two_hubs(seed):
             self.hubs.append(HubHost(self.setting, self, replace(settings, epoch=1 + APART), place=1))
         self.setting.audit.attempts.one_hub = len(self.hubs) == 1
-        self.setting.audit.late = settings.journaled and settings.max_tasks < FEW
         self.pools = [PoolHost(self.setting, self.hubs, config) for config in pools]
         self.clients: list[ClientHost] = []
         self._gateways: dict[int, ClientHost] = {}

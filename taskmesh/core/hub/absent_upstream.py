@@ -1,14 +1,14 @@
 """Tasks of a journal that depend on others which are not in it: only their client can bring these.
 
 What is not durable is lost with its hub, and comes again with its client. A task that depends on it waits
-for that, outside the ledger; if nobody brings it in time, its upstream counts as unknown. Until then what
-pools know of the tasks is kept for them. If its client comes back without it, it is over: the client has its
-outcome, or has given it up.
+for that, outside the ledger; if its client does not come back in time, its upstream counts as unknown. Until
+then what pools know of the tasks is kept for them. If the client comes back without the task, it is over: the
+client has its outcome, or has given it up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -97,10 +97,15 @@ class SetAside:
             seqs = [seq_of(task) for task in self.tasks if client_of(task) == client]
         return [seq for seq in seqs if self.tasks.pop(base | seq, None) is not None]
 
-    def take_all(self) -> Iterator[Absent]:
-        """Yield all tasks, in their order, with what is not here of their upstream known to be unknown."""
-        absent, self.tasks = self.tasks, {}
-        for one in absent.values():
+    def take_all(self, present: Set[int]) -> Iterator[Absent]:
+        """Yield all tasks, in their order, with what is not here of their upstream known to be unknown.
+
+        Args:
+            present: clients whose tasks wait on: they bring them, or say that they do not.
+        """
+        absent = [(task, one) for task, one in self.tasks.items() if one.chunk.client not in present]
+        for task, one in absent:
+            del self.tasks[task]
             client = one.chunk.client
             unknown = [
                 Value(seq, failed=replace(UNKNOWN_TASK, client=client, seq=seq))

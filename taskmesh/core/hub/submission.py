@@ -189,7 +189,8 @@ class Submissions:
         if journal is None or not self.set_aside.are_due(now):
             return
         dependencies = self._hub.dependencies
-        for absent in self.set_aside.take_all():
+        present = {client for client, session in self._hub.clients.items() if session.present}
+        for absent in self.set_aside.take_all(present):
             dependencies.bring(absent.chunk.client, journal.values_for(absent.chunk.client, absent.run))
             self._hub.specs.setdefault(absent.spec.number, absent.spec)
             self._restore_run(absent.chunk, absent.run, now)

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from taskmesh.core import events as ev
+from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk, JournalOutcome
 from taskmesh.wire.runs import DONE, Charged, Run, Value
@@ -167,6 +168,24 @@ class TestUpstreamThatIsNotDurable:
         again.after(0.5)
         again.write()
         assert again.journal == {}
+
+    def test_a_client_that_is_there_is_awaited_until_there_is_room_for_what_it_brings(self, again):
+        full = hub(again.journal, max_tasks=2)
+        session = full.join(queues=["elsewhere"])
+        full.client(2)
+        (other,) = full.submit(client=2)
+        full.client()
+        runs = [alone(BOUND, 1, again=True), alone(HELD, 2, again=True, needs=[[1]])]
+        for _ in range(int(AT_LEAST_A_LEASE)):
+            give(full, 1, runs, BOUND, HELD, whole=True)
+            full.after(1.0)
+            full.beat(session)
+        assert (full.outcomes(), full.told[1][-1]) == ({}, m.Busy(1, RETRY_BUSY))
+
+        full.cancel(2, other)
+        give(full, 1, runs, BOUND, HELD, whole=True)
+        run_all(full, full.join("another"))
+        assert full.outcomes() == {1: "done", 2: "done"}
 
     def test_one_whose_outcome_its_client_has_taken_does_not_run_again(self, again):
         """Seed 901120: the hub that died had delivered it, and had not written that."""
