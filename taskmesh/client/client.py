@@ -153,6 +153,11 @@ class Client:
         """True if the port is open."""
         return self._port is not None
 
+    @property
+    def is_at_stand_in(self) -> bool:
+        """True if the hub at the first address was away, and another one stands in for it."""
+        return self._port is not None and self._port.is_at_stand_in
+
     def open(self) -> SubmitPort:
         """Open the port, if it is not open.
 

@@ -96,6 +96,11 @@ class Dialer:
         return self._targets[self._turn % len(self._targets)]
 
     @property
+    def is_at_stand_in(self) -> bool:
+        """True if it is another hub than the first one that is dialled."""
+        return self.target.hub != self._targets[0].hub
+
+    @property
     def is_up(self) -> bool:
         """True while there is a link."""
         return self._handshakes.is_up

@@ -1,10 +1,14 @@
 """Several hubs share the partitions of a job, and stand in for each other."""
 
+import os
+
 import pytest
 
 from taskmesh.client.submitter import client_of
 from taskmesh.spark import MeshSpark
+from taskmesh.spark.jobs import connection
 from taskmesh.spark.jobs.connection import mesh_of
+from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 from tests.spark.jobs import Job, Journal, left
 
@@ -67,3 +71,25 @@ def test_one_that_is_killed_costs_no_row_and_no_spark_task(hubs, job, place):
 
     assert job.result() == IDS
     assert job.failed_tasks == 0
+
+
+def test_one_that_is_back_gets_its_partitions_again(hubs, bridge, programs, gates, monkeypatch):
+    """Else all partitions of a long job would stay at one hub once each had been updated."""
+    monkeypatch.setattr(connection, "FIRST_RETURN_S", 0.0)
+    (killed, address), gate = hubs[0], gates()
+    away = mesh_of(bridge)
+    killed.kill()
+    assert away.submit(os.getpid).result(30) > 0
+    assert client_of(away).is_at_stand_in
+    programs.hub(address)
+    under_way = away.submit(wait_at, gate.path)
+
+    assert mesh_of(bridge) is mesh_of(bridge) is away, "nothing is given up that is under way"
+    gate.open()
+    assert under_way.result(30) == "passed"
+
+    try:
+        wait_until(lambda: not client_of(mesh_of(bridge)).is_at_stand_in, 20)
+        assert mesh_of(bridge).submit(os.getpid).result(30) > 0
+    finally:
+        mesh_of(bridge).close(cancel=True)

@@ -98,6 +98,11 @@ class RemotePort(SubmitPort):
             "open files (it says `files.short` then), a hub does not answer either"
         )
 
+    @property
+    def is_at_stand_in(self) -> bool:
+        """True if the link is one to a stand-in."""
+        return self._link is not None and self._link.is_at_stand_in
+
     def _signer(self) -> ClientSigner | None:
         """Return what signs calls and verifies outcomes, if keys are in use."""
         if self._mesh_keys is None:

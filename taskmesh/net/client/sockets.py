@@ -127,6 +127,11 @@ class GatewayLink:
                 if not self._socket.try_send_parts(frames):
                     return
 
+    @property
+    def is_at_stand_in(self) -> bool:
+        """True if the link is one to a stand-in."""
+        return self._dialer.is_at_stand_in
+
     def reconnect(self) -> None:
         """Drop the link with all that waits in it, and dial the next address."""
         self._dialer.reconnect()

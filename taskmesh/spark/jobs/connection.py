@@ -7,6 +7,8 @@ import gc
 import os
 import sys
 import threading
+import time
+from dataclasses import dataclass
 from typing import Any, Final
 
 from taskmesh.client.submitter import client_of
@@ -16,8 +18,45 @@ from taskmesh.spark.jobs.settings import Settings
 MOST_FREEZES: Final = 3
 MANY_OBJECTS: Final = 10_000
 
+FIRST_RETURN_S: Final = 30.0
+"""Seconds after which a client that is at a stand-in dials the hub that it prefers; each time twice as many.
+
+A Spark task waits two seconds for a hub that is away yet.
+"""
+LAST_RETURN_S: Final = 1000.0
+
+
+@dataclass
+class _Connection:
+    """A client, and its way back from a stand-in.
+
+    Attributes:
+        mesh: the client's.
+        pause: seconds between being seen at a stand-in and dialling the hub that it prefers.
+        return_at: the time for it; 0 if it is there, as far as is known.
+    """
+
+    mesh: Mesh
+    pause: float
+    return_at: float = 0.0
+
+    def is_broken(self) -> bool:
+        """Return True if nothing can be submitted any more."""
+        client = client_of(self.mesh)
+        return client.closed or client.table.refusal is not None
+
+    def is_to_return(self) -> bool:
+        """Return True if it is time to dial the hub that it prefers, and nothing is under way."""
+        client, now = client_of(self.mesh), time.monotonic()
+        if not client.is_at_stand_in:
+            self.return_at, self.pause = 0.0, FIRST_RETURN_S
+        elif not self.return_at:
+            self.return_at = now + self.pause
+        return 0.0 < self.return_at <= now and not client.table.unended
+
+
 _Key = tuple[int, tuple[str, ...], str]
-_open: dict[_Key, Mesh] = {}
+_open: dict[_Key, _Connection] = {}
 _lock = threading.Lock()
 _freezes = 0
 
@@ -25,9 +64,9 @@ _freezes = 0
 def mesh_of(settings: Settings, speed_up: float = 1.0, partition: int = 0) -> Mesh:
     """Return this process's open mesh for a partition.
 
-    Several hubs share the partitions: each prefers one, and the others stand in for it, in their order. Its
-    next try finds the same one, which remembers failures and results. A forked child gets a mesh of its own;
-    one that broke is replaced.
+    Several hubs share the partitions: each prefers one, and the others stand in for it, in their order, until
+    it is back. Its next try finds the same one, which remembers failures and results. A forked child gets a
+    mesh of its own; one that broke is replaced.
 
     Args:
         settings: of the job.
@@ -42,16 +81,18 @@ def mesh_of(settings: Settings, speed_up: float = 1.0, partition: int = 0) -> Me
     address = (*settings.address[first:], *settings.address[:first])
     key = (os.getpid(), address, settings.keys)
     with _lock:
-        mesh = _open.get(key)
-        if mesh is None or (client := client_of(mesh)).closed or client.table.refusal is not None:
-            if mesh is not None:
-                mesh.close(cancel=True)  # a refused client keeps its thread and sockets until it is closed
+        connection = _open.get(key)
+        if connection is None or connection.is_broken() or connection.is_to_return():
+            pause = FIRST_RETURN_S
+            if connection is not None:
+                pause = min(2 * connection.pause, LAST_RETURN_S)
+                connection.mesh.close(cancel=True)  # a refused client keeps its thread and sockets until then
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
             mesh = Mesh(address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
             client_of(mesh).open()
-            _open[key] = mesh
+            connection = _open[key] = _Connection(mesh, pause)
         _freeze_modules()
-        return mesh
+        return connection.mesh
 
 
 def _freeze_modules() -> None:
@@ -71,9 +112,9 @@ def _freeze_modules() -> None:
 
 def _close_all() -> None:
     """Close this process's meshes, at its end."""
-    for (pid, *_), mesh in list(_open.items()):
+    for (pid, *_), connection in list(_open.items()):
         if pid == os.getpid():
-            mesh.close(cancel=True)
+            connection.mesh.close(cancel=True)
     _open.clear()
 
 
