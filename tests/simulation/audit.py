@@ -5,7 +5,7 @@ The letters are those of the specification: S1-S12 safety, L1-L5 liveness.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from taskmesh.core.credit import LONG, MOST_AHEAD, ONE_AHEAD
@@ -48,7 +48,7 @@ class Audit:
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         commanded: pools' processes to which a hub had something to say, by name and instance.
-        failed: tasks of which any hub has sent a bad end, or put one into a sink.
+        failed: tasks of which any hub has sent a bad end, put one into a sink, or written one down.
         fulfilled: the values that clients have given promises, by key; an empty one is an error.
         clock_moved: somebody has set the clock that the times in a hub's journal are by.
         orphaned: bound to clients that were gone for long when pools last held it.
@@ -84,7 +84,8 @@ class Audit:
         self._runs: Counter[tuple[int, int, int]] = Counter()
         self._died: Counter[tuple[int, int, int]] = Counter()
         self._attempts: dict[tuple[int, int, int], int] = {}
-        self._deliveries: dict[tuple[int, int, int], int] = {}
+        self._deliveries: dict[tuple[int, int, int], set[int]] = defaultdict(set)
+        self._reopened: Counter[tuple[int, int, int]] = Counter()
 
     def fired(self, place: int, name: str, task: tuple[int, int]) -> None:
         """3.9: no tick has its name twice, whoever restarts; a clock that was set back restarts names too."""
@@ -116,7 +117,7 @@ class Audit:
                     known = (place, run.client, seq) in self.cancel_known
                     self.require(not known, "S11: pushed after its cancellation")
                     key = (epoch, run.client, seq)
-                    rises = run.attempt > self._attempts.get(key, 0) or key[1:] in self.again
+                    rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
                     self._pushes[run.client, seq, run.attempt] += 1
@@ -235,13 +236,35 @@ class Audit:
         """
         self.attempts.forgotten(epoch, client, young=young)
         self.consumption.forgotten(epoch, client)
-        for known in (self._deliveries, self._attempts):
+        for known in (self._deliveries, self._attempts, self._reopened):
             for key in [key for key in known if key[:2] == (epoch, client)]:
                 del known[key]
 
+    def reopened(self, epoch: int, client: int, runs: Sequence[Run], submit: int) -> None:
+        """A hub takes in tasks that have ended, since others need their results: each has one more outcome.
+
+        Args:
+            epoch: the hub's.
+            client: whose tasks they are.
+            runs: the tasks.
+            submit: the number of the Submit that brings them.
+        """
+        for run in runs:
+            for seq in run.seqs:
+                key = epoch, client, seq
+                self.again.add((client, seq))
+                self._attempts.pop(key, None)
+                self._reopened[key] += 1
+                self.attempts.reopened(epoch, (client, seq), run.rerun)
+        tasks = {(client, seq) for run in runs for seq in run.seqs}
+        self.durability.reopened(tasks, submit)
+        self.faults["runs again for its result", "task"] += len(tasks)
+
     def _stated(self, epoch: int, client: int, seq: int, number: int) -> None:
-        known = self._deliveries.setdefault((epoch, client, seq), number)
-        once = known == number or (client, seq) in self.again
+        key = epoch, client, seq
+        known = self._deliveries[key]
+        known.add(number)
+        once = len(known) <= 1 + self._reopened[key]
         self.require(once, "S3: two outcomes of one task", (client, seq), known, number)
 
     # --- pools and slots ----------------------------------------------------------------------------------
@@ -321,13 +344,6 @@ class Audit:
                 self.require(
                     self._died[key] > 0, f"S8: blamed for a {failure.kind} that it had no part in", key
                 )
-
-    def runs_again(self, tasks: set[tuple[int, int]]) -> None:
-        """Clients bring tasks that have ended, since others need their results: as if for the first time."""
-        self.again |= tasks
-        self.attempts.over |= tasks
-        self.durability.reopened(tasks)
-        self.faults["runs again for its result", "task"] += len(tasks)
 
     # --- clients ------------------------------------------------------------------------------------------
 
@@ -454,6 +470,7 @@ class Audit:
             failed = any(end != "done" for end in ends)
             several = not self.attempts.one_hub or bool(self.durability.accepted)  # at a time, or one by one
             several = several or any(self._workload.plans[key].kind.spec.sink for key in keys)
+            several = several or not self.again.isdisjoint(keys)  # the further run may end in another way
             elsewhere = several and not self.failed.isdisjoint(keys)
             elsewhere = elsewhere or not self.attempts.over.isdisjoint(keys)
             self.require(failed or elsewhere, "S23: blocked, and none failed", plan, ends)
@@ -490,7 +507,8 @@ class Audit:
 
     def check_once(self, plans: Sequence[Plan]) -> None:
         """S7, L5: where nothing went wrong, every task ran exactly as often as planned, and none is lost."""
-        for plan in [plan for plan in plans if (plan.client, plan.seq) not in self.attempts.over]:
+        more = self.attempts.over | self.again
+        for plan in [plan for plan in plans if (plan.client, plan.seq) not in more]:
             key = (plan.client, plan.seq)
             if key in self.unwanted and self.outcomes.get(key) == "cancelled" and not plan.key:
                 unstarted = plan.runs == 0 or plan.is_refused

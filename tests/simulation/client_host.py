@@ -15,7 +15,6 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import FromHubToClient, Queued, Requested
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import CALL, DONE, FAILURE, SINK_VALUE, SUCCESS, DoneRun, Failed, Run, Spec, Value
-from tests.simulation.audit import Audit
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
@@ -35,11 +34,10 @@ Burst = Callable[[int, int, int], list[Plan]]
 class Table:
     """Unresolved tasks, by counter: what futures are in a real client."""
 
-    def __init__(self, client: int, timetable: Timetable, audit: Audit) -> None:
+    def __init__(self, client: int, timetable: Timetable) -> None:
         self.plans: dict[int, Plan] = {}
         self.over: dict[int, Plan] = {}
         self.reruns: set[int] = set()
-        self._audit = audit
         self.values: dict[int, Value] = {}
         self._lost: set[int] = set()
         self._client = client
@@ -77,7 +75,6 @@ class Table:
         for run in runs:
             run.rerun = max(1, *(self.values[seq].attempt for seq in run.seqs if seq in self.values), 1)
         self.reruns |= found.keys()
-        self._audit.runs_again({(self._client, seq) for seq in found})
         return specs, runs
 
     def ended(self, plan: Plan, payload: bytes, failure: Failed | None, attempt: int = 0) -> None:
@@ -136,7 +133,7 @@ class ClientHost(Host[ClientMachine]):
         self._unanswered = 0
         self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
         self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
-        self.table = Table(config.client, setting.timetable, setting.audit)
+        self.table = Table(config.client, setting.timetable)
         self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
         self.asked = 0

@@ -55,9 +55,13 @@ class Consumption:
             self._settled.add((epoch, ending))
 
     def forgotten(self, epoch: int, client: int) -> None:
-        """A hub knows nothing of a client any more: its tasks' attempts may count from 1 again."""
-        for known in (self._delivered, self._settled):
-            known -= {each for each in known if each[0] == epoch and each[1][0] == client}
+        """A hub knows nothing of a client any more: its tasks' attempts may count from 1 again.
+
+        What consumers hold of it they may still acknowledge.
+        """
+        over = {each for each in self._settled if each[0] == epoch and each[1][0] == client}
+        self._delivered -= over
+        self._settled -= over
         for line in [line for line in self._newest if line[:2] == (epoch, client)]:
             del self._newest[line]
 

@@ -18,7 +18,6 @@ from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.state_machine import require
 from taskmesh.journal.entries import decode
 from taskmesh.wire.journal import (
-    CHUNK,
     ENDS,
     OUTCOME,
     Ends,
@@ -54,6 +53,7 @@ class Durability:
         self.ended: set[Task] = set()
         self.excused: set[Task] = set()
         self._written: dict[Task, int] = {}
+        self._brought: dict[Task, int] = {}  # those that run again, by the Submit that has brought them
         self._submits: dict[int, dict[int, list[Task]]] = defaultdict(dict)
         self._settled: set[Task] = set()
         self._again: set[Task] = set()
@@ -64,6 +64,7 @@ class Durability:
     def began(self) -> None:
         """A hub starts: numbers begin anew."""
         self._written.clear()
+        self._brought.clear()
         self._submits.clear()
 
     def submitted(self, client: int, submit: Submit) -> None:
@@ -93,9 +94,8 @@ class Durability:
         submits = self._submits[client]
         for taken in [taken for taken in submits if taken <= number]:
             for task in submits.pop(taken):
-                written = self._written.get(task, 0)
-                late = written > confirmed and task not in self._again
-                require(not late, "J1: accepted before it is written", task, written, confirmed)
+                written = self._written.get(task, 0) if taken >= self._brought.get(task, 0) else 0
+                require(written <= confirmed, "J1: accepted before it is written", task, written, confirmed)
 
     def heard(self, plans: Iterable[Plan]) -> None:
         """A client hears that these are accepted."""
@@ -119,15 +119,20 @@ class Durability:
         """J2: a hub has read its journal; return the tasks that it runs once more, for nobody."""
         state = hub.state
         parts = [parts_of(key) for key in entries]
-        self._settled = {(client_of(task), seq_of(task)) for kind, task in parts if kind == OUTCOME}
-        for (kind, number), entry in zip(parts, entries.values(), strict=True):
-            chunk = entries.get(key_of(CHUNK, number)) if kind == ENDS else None
-            if isinstance(entry, Ends) and isinstance(chunk, JournalChunk):
-                runs = [run for run in chunk.runs if not state.specs[run.spec].spec.keep]
+        self._settled = set()
+        left: set[Task] = set()
+        for (_, number), entry in zip(parts, entries.values(), strict=True):
+            if isinstance(entry, JournalChunk):
+                ends = entries.get(key_of(ENDS, number))
+                over = frozenset(ends.seqs) if isinstance(ends, Ends) else frozenset()
+                left.update((entry.client, seq) for run in entry.runs for seq in run.seqs if seq not in over)
+                runs = [run for run in entry.runs if not state.specs[run.spec].spec.keep]
                 self._settled.update(
-                    (chunk.client, seq) for run in runs for seq in run.seqs if seq in entry.seqs
+                    (entry.client, seq) for run in runs for seq in over.intersection(run.seqs)
                 )
-        self._settled -= self._again | (self._dropped - self.ended)
+        self._settled -= left & self._again  # over in an earlier chunk, and then it was brought again
+        self._settled.update((client_of(task), seq_of(task)) for kind, task in parts if kind == OUTCOME)
+        self._settled -= self._dropped - self.ended
         here = state.ledger.tasks.keys() | hub.submissions.set_aside.tasks.keys()
         forgotten = {task for until, tasks in self._kept.values() if until <= state.wall for task in tasks}
         for client, seq in sorted(self.accepted - self.ended - self.excused - forgotten):
@@ -139,10 +144,13 @@ class Durability:
             require(bool(known), "J2: accepted, and the next hub does not know it", (client, seq))
         return {task for task in self.ended if task[0] << SEQ_BITS | task[1] in here}
 
-    def reopened(self, tasks: set[Task]) -> None:
-        """These run again, since others need their results."""
+    def reopened(self, tasks: set[Task], submit: int) -> None:
+        """These run again, since others need their results; a hub takes them in with this Submit."""
         self._again |= tasks
         self._settled -= tasks
+        for task in tasks:
+            self._written.pop(task, None)
+            self._brought[task] = submit
 
     def pushed(self, run: LaneRun) -> None:
         """J3: a hub sends these to a pool."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,16 +12,18 @@ import msgspec
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.journal import without
 from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.sinks import Sinks
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
-from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import JournalKept
-from taskmesh.wire.runs import DoneRun, Failed
+from taskmesh.wire.journal import JournalKept, JournalOutcome
+from taskmesh.wire.runs import DoneRun, Failed, Run
 from tests.simulation.configs import LIMITS
 from tests.simulation.fairness import Fairness
 from tests.simulation.host import Host
@@ -133,6 +136,7 @@ class HubHost(Host[HubMachine]):
         if self.sink_bytes:
             machine.state.sinks = Sinks(replace(self._config, result_bytes=self.sink_bytes))
         self._watch_permits(machine.state.ledger.limits)
+        self._watch_reruns(machine.state)
         self._watch_cache(machine.state.result_cache)
         self._watch_sinks(machine.collector, machine.state.sinks)
         life = self._life + 1
@@ -201,6 +205,23 @@ class HubHost(Host[HubMachine]):
             end(record, cause, took)
 
         limits.end = note  # type: ignore[method-assign]
+
+    def _watch_reruns(self, state: HubState) -> None:
+        """Notes which tasks that have ended are taken in once more, when they are."""
+        reopen, ledger, epoch = state.dependencies.reopen, state.ledger, self.epoch
+
+        def note(client: int, runs: Iterable[Run]) -> None:
+            reopen(client, runs)
+            known = {seq_of(task) for task in ledger.tasks if client_of(task) == client}
+            finished = ledger.account(client).finished
+            new = [
+                without(run, {seq for seq in run.seqs if seq in known or seq in finished})
+                for run in runs
+                if run.rerun
+            ]
+            self.setting.audit.reopened(epoch, client, new, state.clients[client].submitted + 1)
+
+        state.dependencies.reopen = note  # type: ignore[method-assign]
 
     def _watch_sinks(self, collector: Collector, sinks: Sinks) -> None:
         """Notes which outcomes count as acknowledged, and which bad ends go to sinks."""
@@ -363,8 +384,11 @@ class HubHost(Host[HubMachine]):
 
     def _note_written(self, actions: list[act.WriteJournal]) -> None:
         """Notes what is to be written, before anything is said that rests on it."""
+        audit = self.setting.audit
         for action in actions:
-            self.setting.audit.durability.handed(action)
+            audit.durability.handed(action)
+            ends = [entry.failed for entry in action.changes.values() if isinstance(entry, JournalOutcome)]
+            audit.failed.update((end.client, end.seq) for end in ends if end is not None)
 
     def _check_accepted(self, client: int, number: int) -> None:
         if self._journal is not None:

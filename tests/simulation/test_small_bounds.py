@@ -36,7 +36,7 @@ class Crowded(World):
         chance = self.setting.chance
         when = 0.5 + (self._heal_at - 1.0) * chance.random()
         for _ in range(3):
-            self.setting.timetable.at(when + 0.02 * chance.random(), self._crowd, chance.choice((120, 240)))
+            self.setting.timetable.at(when + 0.02 * chance.random(), self._crowd, chance.choice((150, 300)))
 
     def _crowd(self, count: int) -> None:
         host = self.setting.chance.choice(self.clients)
