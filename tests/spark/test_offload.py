@@ -1,8 +1,11 @@
 """Spark's own functions on pools: what they see, what they give, and what happens when something fails."""
 
+import functools
+import operator
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +17,15 @@ import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
-from pyspark.sql.types import StringType
+from pyspark.sql.types import LongType, StringType
+from pyspark.sql.udf import UserDefinedFunction
 
 from taskmesh import Mesh, current_task, task
-from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.errors import ConfigError, FunctionUnavailable, TaskMeshError
 from taskmesh.spark import MeshSpark
+from taskmesh.spark.evaluation import evaluation
+from taskmesh.spark.evaluation.evaluation import running
+from taskmesh.spark.evaluation.piece import EvaluationContext
 from tests.harness.cluster import Cluster
 from tests.harness.keys import Ring
 from tests.harness.program import ROOT
@@ -219,6 +226,40 @@ def test_pyspark_has_to_be_new_enough(mesh, monkeypatch, version, is_new_enough)
             mesh.offload(_plus)
 
 
+class Times:
+    """A callable object."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __call__(self, value: int) -> int:
+        return self._number * value
+
+
+@pytest.mark.parametrize(
+    "function", [Times(3), functools.partial(operator.mul, 3)], ids=["object", "partial"]
+)
+def test_callables_without_a_name_are_offloaded(spark, mesh, function):
+    for udf in (F.udf(function, "long", useArrow=True), UserDefinedFunction(function, LongType())):
+        found = spark.range(3).select(mesh.offload(udf)("id")).collect()
+
+        assert [row[0] for row in found] == [0, 3, 6]
+
+
+def test_what_pools_cannot_add_to_is_refused_beside_an_offloaded_function_too(spark, mesh):
+    total = spark.sparkContext.accumulator(0)
+
+    @F.udf("long")
+    def adds(number):
+        total.add(1)
+        return number
+
+    plus = mesh.offload(F.udf(_plus, "long"))
+    both = spark.range(3).select(plus("id"), adds("id"))
+
+    assert "adds takes an accumulator along, and what pools add" in failure(both.collect)
+
+
 @pytest.mark.parametrize("thing", ["where", 7, str])
 def test_only_functions_are_offloaded(mesh, thing):
     with pytest.raises(ConfigError, match=r"offload\(\) takes a function, or the result of udf\(\)"):
@@ -262,13 +303,66 @@ def test_a_function_sees_its_spark_task(spark, bridge):
         from pyspark import TaskContext
 
         found: Any = TaskContext.get()
-        return f"{found.partitionId()} {found.attemptNumber()} {found.stageId() >= 0}"
+        return f"{found.partitionId()} {found.attemptNumber()} {found.stageId() >= 0} {found.cpuAmount()}"
 
     df = spark.range(0, 4, numPartitions=2)
 
-    assert [row[0] for row in df.select(bridge.offload(place)("id")).collect()] == ["0 0 True"] * 2 + [
-        "1 0 True"
+    assert [row[0] for row in df.select(bridge.offload(place)("id")).collect()] == ["0 0 True 1"] * 2 + [
+        "1 0 True 1"
     ] * 2
+
+
+def test_a_function_that_asks_its_spark_task_for_more_finds_nothing(spark, mesh):
+    @F.udf("string")
+    def more(_):
+        from pyspark import TaskContext
+
+        found: Any = TaskContext.get()
+        return f"{found.getLocalProperty('user')} {found.resources()}"
+
+    assert spark.range(1).select(mesh.offload(more)("id")).first()[0] == "None {}"
+
+
+def _seen_and_given(at):
+    return str(at), at
+
+
+@pytest.mark.parametrize("has_arrow", [True, False])
+def test_times_are_those_of_spark_s_workers_whatever_zone_a_pool_is_in(spark, own_mesh, has_arrow):
+    own_mesh.programs.worker(own_mesh.address, TZ="Asia/Kolkata")
+    both = F.udf(_seen_and_given, "seen string, given timestamp", useArrow=has_arrow)
+    df = spark.sql("select timestamp'2024-03-10 01:30:00' as at")
+
+    expected = df.select(both("at")).collect()
+
+    assert df.select(MeshSpark(own_mesh.address).offload(both)("at")).collect() == expected
+
+
+def test_a_zone_that_a_pool_does_not_know_is_named():
+    before = time.tzname
+    context = EvaluationContext(zone="Mars/Olympus", zone_offset=3600)
+
+    told = "does not know Mars/Olympus, the time zone of Spark"
+    with pytest.raises(FunctionUnavailable, match=told), running(context):
+        pass
+
+    assert time.tzname == before
+
+
+def test_the_zone_of_a_host_without_a_link_is_found(monkeypatch, tmp_path):
+    monkeypatch.delenv("TZ", raising=False)
+    for name, content, found in (("none", None, "UTC0"), ("file", b"TZif2...\nIST-5:30\n", "IST-5:30")):
+        path = tmp_path / name
+        if content:
+            path.write_bytes(content)
+        monkeypatch.setattr(evaluation, "LOCALTIME", path)
+        assert evaluation.local_zone() == found
+    link = tmp_path / "link"
+    link.symlink_to("/usr/share/zoneinfo/Asia/Kolkata")
+    monkeypatch.setattr(evaluation, "LOCALTIME", link)
+    assert evaluation.local_zone() == "Asia/Kolkata"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert evaluation.local_zone() == "Asia/Tokyo"
 
 
 @pytest.mark.parametrize(

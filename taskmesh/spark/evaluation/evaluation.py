@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +29,7 @@ from taskmesh.spark.evaluation.command import FunctionCall, PythonCommand, Table
 from taskmesh.spark.evaluation.piece import EvaluationContext
 
 ROWS_IN_FRAME: Final = 100
+LOCALTIME: Final = Path("/etc/localtime")
 
 Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
 """A partition's number, and its batches or groups; gives batches of results."""
@@ -59,7 +64,11 @@ class Evaluation:
 
 @contextmanager
 def running(context: EvaluationContext) -> Iterator[None]:
-    """Let the functions see the Spark task as their `TaskContext`."""
+    """Let the functions see the Spark task as their `TaskContext`, and be in its time zone.
+
+    Raises:
+        FunctionUnavailable: the time zone is not known here.
+    """
     spark_context: Any = importlib.import_module("pyspark.taskcontext").TaskContext
     spark_context._setTaskContext(
         spark_context(
@@ -68,12 +77,56 @@ def running(context: EvaluationContext) -> Iterator[None]:
             attemptNumber=context.attempt,
             taskAttemptId=context.task,
             cpus=context.cpus,
+            cpuAmount=Decimal(context.cpu_amount),
+            resources={},
+            localProperties={},
         )
     )
     try:
-        yield
+        with _in_zone(context):
+            yield
     finally:
         spark_context._setTaskContext(None)
+
+
+def local_zone() -> str:
+    """The time zone of this process, as the variable TZ has it. PySpark converts naive times by it."""
+    if own := os.environ.get("TZ"):
+        return own
+    name = os.path.realpath(LOCALTIME).partition("/zoneinfo/")[2]
+    if name:
+        return name
+    try:
+        return LOCALTIME.read_bytes().split(b"\n")[-2].decode()  # a copy of a zone's file ends with its rule
+    except (OSError, ValueError, IndexError):
+        return "UTC0"
+
+
+@contextmanager
+def _in_zone(context: EvaluationContext) -> Iterator[None]:
+    """Put this process into the zone of Spark's worker, where it is another one."""
+    if context.zone in ("", local_zone()):
+        yield
+        return
+    before = os.environ.get("TZ")
+    _set_zone(context.zone)
+    try:
+        if time.timezone != context.zone_offset:  # a name that is unknown stands for UTC
+            raise FunctionUnavailable(
+                f"this pool does not know {context.zone}, the time zone of Spark's Python workers: install "
+                "tzdata there"
+            )
+        yield
+    finally:
+        _set_zone(before)
+
+
+def _set_zone(name: str | None) -> None:
+    if name is None:
+        os.environ.pop("TZ", None)
+    else:
+        os.environ["TZ"] = name
+    time.tzset()
 
 
 def evaluator(command: PythonCommand, functions: tuple[bytes, ...]) -> Evaluate:

@@ -33,6 +33,9 @@ class EvaluationContext(msgspec.Struct, array_like=True):
         attempt: Spark's count of tries, from 0.
         task: Spark's number of this execution.
         cpus: of the Spark task.
+        cpu_amount: of the Spark task, with a fraction if it has one.
+        zone: the time zone of Spark's Python worker, as the variable TZ has it.
+        zone_offset: seconds from there to UTC, outside of summer time.
     """
 
     stage: int = 0
@@ -40,6 +43,9 @@ class EvaluationContext(msgspec.Struct, array_like=True):
     attempt: int = 0
     task: int = 0
     cpus: int = 1
+    cpu_amount: str = "1"
+    zone: str = ""
+    zone_offset: int = 0
 
 
 class _Header(msgspec.Struct, array_like=True):

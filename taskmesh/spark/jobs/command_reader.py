@@ -22,7 +22,7 @@ from pyspark.version import __version__
 from pyspark.worker_util import read_command
 
 from taskmesh.errors import ConfigError
-from taskmesh.serialize.code import dump_function, load_function
+from taskmesh.serialize.code import load_function
 from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece
 from taskmesh.spark.evaluation.command import Extent, FunctionCall, PythonCommand, TableFunctionCall
@@ -31,7 +31,7 @@ from taskmesh.spark.evaluation.stream import StreamedEvaluation
 from taskmesh.spark.jobs.evaluation_partitions import EvaluatedPartition, GroupedPartition
 from taskmesh.spark.jobs.offload import MARK, OFFLOAD, Offloaded, check_kind, check_settings
 from taskmesh.spark.jobs.partition_stream import StreamedPartition
-from taskmesh.spark.jobs.remote_task import RemoteTask
+from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
 from taskmesh.spark.jobs.settings import FIELDS, PREFIX, Settings
 
 _HINTS: Final = (b"taskmesh", b"pyspark.core.broadcast")
@@ -70,7 +70,7 @@ def read_udfs(pickler: Any, infos: list[Any], kind: int, runner_conf: Any, eval_
         own = list(islice(places, len(info.udfs)))
         calls.append(FunctionCall(own, [pairs[n][1].json() for n in own], list(info.args), dict(info.kwargs)))
     functions = [
-        mark.function if mark is not None else dump_function(function)
+        mark.function if mark is not None else function_bytes(function)
         for mark, (function, _) in zip(marks, pairs, strict=True)
     ]
     found = PythonCommand(__version__, kind, calls, None, *_confs(runner_conf, eval_conf))

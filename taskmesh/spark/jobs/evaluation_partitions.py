@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from taskmesh.spark.evaluation import piece
+from taskmesh.spark.evaluation.evaluation import local_zone
 from taskmesh.spark.evaluation.piece import EvaluationContext, Group
 from taskmesh.spark.jobs.batch_size import BatchSizer
 from taskmesh.spark.jobs.counts import Tally
@@ -70,6 +72,9 @@ def here() -> EvaluationContext:
         context.attemptNumber(),
         context.taskAttemptId(),
         context.cpus(),
+        str(context.cpuAmount()),
+        local_zone(),
+        time.timezone,
     )
 
 

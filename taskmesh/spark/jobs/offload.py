@@ -111,9 +111,9 @@ def offloaded(settings: Settings, function: Any, rows: int = 0) -> Any:
             "Spark's own functions run on a mesh with PySpark 4.3 or newer, and this is "
             f"{pyspark.__version__}. map_arrow, map_batches, udf() and rdd() do with 4.1"
         )
-    own = getattr(function, "_unwrapped", None)
-    if own is not None:  # of udf(), pandas_udf() or arrow_udf(): a function around the UDF
-        check_kind(own.evalType, own.func.__name__)
+    own = getattr(function, "_unwrapped", function)  # of udf() and the like: a function around the UDF
+    if type(own).__name__ == "UserDefinedFunction":
+        check_kind(own.evalType, own._name)
         return _copied(own, Offloaded.of(settings, own.func, rows))._wrapped()
     if type(function).__name__ == "UserDefinedTableFunction":
         mark = Offloaded.of(settings, function.func, rows)
