@@ -115,7 +115,7 @@ class Audit:
                     live = record is not None and record.state is State.SENT and record.attempt == run.attempt
                     self.require(live, "S11: pushed a task that is not to be run", (run.client, seq))
                     known = (place, run.client, seq) in self.cancel_known
-                    self.require(not known, "S11: pushed after its cancellation")
+                    self.require(not known, "S11: pushed after its cancellation", (run.client, seq))
                     key = (epoch, run.client, seq)
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
@@ -472,8 +472,14 @@ class Audit:
             several = several or any(self._workload.plans[key].kind.spec.sink for key in keys)
             several = several or not self.again.isdisjoint(keys)  # the further run may end in another way
             elsewhere = several and not self.failed.isdisjoint(keys)
-            elsewhere = elsewhere or not self.attempts.over.isdisjoint(keys)
+            elsewhere = elsewhere or not self.attempts.over.isdisjoint(keys) or self._is_too_large_again(keys)
             self.require(failed or elsewhere, "S23: blocked, and none failed", plan, ends)
+
+    def _is_too_large_again(self, keys: Sequence[tuple[int, int]]) -> bool:
+        """Whether one of these would have to run again, and a hub that came later takes no such call."""
+        plans = [self._workload.plans[key] for key in keys]
+        calls = [len(plan.payload) for plan in plans if plan.kind.spec.ignore_result]
+        return any(0 < limit < size for limit in self.limits for size in calls)
 
     def told(self, client: int, news: object) -> None:
         """S20: a client is told what runs, or has run; under a key it may be another's task."""

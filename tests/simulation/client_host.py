@@ -130,6 +130,7 @@ class ClientHost(Host[ClientMachine]):
         super().__init__(f"client-{config.client}", setting)
         self.client = config.client
         self.place = 0
+        self._hubs = hubs
         self._unanswered = 0
         self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
         self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
@@ -144,6 +145,7 @@ class ClientHost(Host[ClientMachine]):
         self._known: set[int] = set()
         self._may_repeat = len(hubs) > 1 or hubs[0].disk is not None
         self._cancels: dict[int, list[int]] = {}
+        self._submits_to = 0
 
     @property
     def up_link(self) -> Link:
@@ -192,11 +194,15 @@ class ClientHost(Host[ClientMachine]):
         super()._handle(event)
 
     def _accepted(self, number: int) -> None:
-        """Cancellations that the ledger knows of now; of a key's tasks another may be run in their place."""
-        plans = self.setting.workload.plans
+        """Cancellations that the ledger knows of now; of a key's tasks another may be run in their place.
+
+        What a hub of a journal says that is gone by now, the next one may not have read.
+        """
+        plans, hub = self.setting.workload.plans, self._hubs[self.place]
+        is_known = hub.disk is None or hub.epoch == self.machine.epoch
         for sent in [sent for sent in self._cancels if sent <= number]:
             for seq in self._cancels.pop(sent):
-                if not plans[self.client, seq].key:
+                if is_known and not plans[self.client, seq].key:
                     self.setting.audit.cancel_known.add((self.place, self.client, seq))
 
     # --- what the application does ------------------------------------------------------------------------
@@ -341,9 +347,12 @@ class ClientHost(Host[ClientMachine]):
             if self._unanswered >= HELLOS and len(self._up_links) > 1:
                 self._move()
             self._unanswered += 1
-        if isinstance(message, m.Submit) and message.cancels:
-            self._cancels[message.number] = message.cancels
         if isinstance(message, m.Submit):
+            if message.epoch != self._submits_to:  # it is told once more what no hub has acknowledged
+                self._submits_to = message.epoch
+                self._cancels.clear()
+            if message.cancels:
+                self._cancels[message.number] = message.cancels
             again = [run.seqs for run in message.runs if run.again]
             self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
         self.setting.network.send(self.up_link, message)

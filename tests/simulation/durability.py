@@ -55,6 +55,7 @@ class Durability:
         self._written: dict[Task, int] = {}
         self._brought: dict[Task, int] = {}  # those that run again, by the Submit that has brought them
         self._submits: dict[int, dict[int, list[Task]]] = defaultdict(dict)
+        self._said: set[Task] = set()
         self._settled: set[Task] = set()
         self._again: set[Task] = set()
         self._seen: set[Task] = set()
@@ -93,9 +94,14 @@ class Durability:
         """
         submits = self._submits[client]
         for taken in [taken for taken in submits if taken <= number]:
+            self._said.update(submits[taken])
             for task in submits.pop(taken):
                 written = self._written.get(task, 0) if taken >= self._brought.get(task, 0) else 0
                 require(written <= confirmed, "J1: accepted before it is written", task, written, confirmed)
+
+    def lost(self) -> None:
+        """A hub dies whose memory alone had its journal; what it has said last may be on its way still."""
+        self.excused |= self.accepted | self._said
 
     def heard(self, plans: Iterable[Plan]) -> None:
         """A client hears that these are accepted."""

@@ -252,7 +252,7 @@ class HubHost(Host[HubMachine]):
         self.take_counts()
         durability = self.setting.audit.durability
         if self._journal is not None and self._journal.is_lost:  # memory alone had it
-            durability.excused |= durability.accepted
+            durability.lost()
         self._journal = None
         super().kill()
         self.lanes.clear()
