@@ -299,6 +299,7 @@ class Clients:
             return
         session.lost = True
         self._end_tasks(session.client, Extent.BOUND)
+        self._sink_values.withdraw(session.client)
 
     def _end_tasks(self, client: int, extent: Extent) -> None:
         """Cancel tasks of a client that is gone; one that returns is told."""

@@ -15,7 +15,7 @@ from taskmesh.core.hub.sinks import MOST_BYTES, MOST_OUTCOMES
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
-from taskmesh.wire.runs import PICKLE, DoneRun
+from taskmesh.wire.runs import PICKLE, DoneRun, Failed
 
 TIDY = 1000
 """Records of a full sink after which those that have been given up are looked for."""
@@ -89,6 +89,9 @@ class SinkValues:
                 given_up.setdefault(entry.spec.sink, set()).add((client, seq))
         for sink, keys in given_up.items():
             self._hub.sinks.withdraw(sink, keys)
+            if seqs is None and client in self._hub.clients:  # it is told should it come back
+                for _, seq in sorted(keys):
+                    self._collector.give(Failed(0, seq, 1, "cancelled"), client << SEQ_BITS | seq)
             self.go_on(sink)
 
     def _put(self, records: list[TaskRecord]) -> None:

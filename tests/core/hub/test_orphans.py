@@ -4,7 +4,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import CHUNK, Run
+from taskmesh.wire.runs import CHUNK, SINK_VALUE, SINK_VALUE_NAME, Run, Spec
 from tests.core.rig import EPOCH, HubRig, spec
 
 
@@ -317,3 +317,28 @@ def test_clients_that_have_left_their_tasks_to_the_hub_take_no_place(cap, is_res
     assert isinstance(comes(5), m.ClientWelcome)
     assert isinstance(comes(6), m.ClientWelcome)
     assert isinstance(comes(7), m.ClientRefused)
+
+
+BOUND_VALUE = Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s", on_client_loss="cancel")
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_values_in_a_sink_that_are_bound_to_a_client_end_with_its_tasks(is_taken):
+    """They stayed for `result_ttl` where outcomes waited for the client."""
+    rig = HubRig(client_grace=2.0)
+    rig.client(1)
+    rig.client(2)
+    rig.submit(1, 1, spec(on_client_loss="cancel"))
+    bound = rig.submit(1, 3, BOUND_VALUE)
+    if is_taken:
+        rig.tell(ev.FromClient(2, m.SinkReport("s", 1, 1, 0, 1000)))
+    assert [sink["unacknowledged"] for sink in rig.hub.state.sinks.view()] == [3 if is_taken else 0]
+    rig.tell(ev.ClientGone(1))
+    rig.after(2.5)
+    if is_taken:
+        rig.tell(ev.FromClient(2, m.SinkReport("s", 1, 2, 0, 1000, closed=True)))
+
+    assert rig.hub.state.sinks.view() == []
+    rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH)))
+    found = rig.outcomes(1)
+    assert [found[seq] for seq in bound] == ["cancelled"] * 3
