@@ -340,7 +340,7 @@ def test_times_are_those_of_spark_s_workers_whatever_zone_a_pool_is_in(spark, ow
 
 def test_a_zone_that_a_pool_does_not_know_is_named():
     before = time.tzname
-    context = EvaluationContext(zone="Mars/Olympus", zone_offset=3600)
+    context = EvaluationContext(zone="Mars/Olympus", zone_offsets=(0, -3600))  # as London's
 
     told = "does not know Mars/Olympus, the time zone of Spark"
     with pytest.raises(FunctionUnavailable, match=told), running(context):

@@ -111,7 +111,7 @@ def _in_zone(context: EvaluationContext) -> Iterator[None]:
     before = os.environ.get("TZ")
     _set_zone(context.zone)
     try:
-        if time.timezone != context.zone_offset:  # a name that is unknown stands for UTC
+        if (time.timezone, time.altzone) != context.zone_offsets:  # a name that is unknown stands for UTC
             raise FunctionUnavailable(
                 f"this pool does not know {context.zone}, the time zone of Spark's Python workers: install "
                 "tzdata there"

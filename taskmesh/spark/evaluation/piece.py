@@ -35,7 +35,7 @@ class EvaluationContext(msgspec.Struct, array_like=True):
         cpus: of the Spark task.
         cpu_amount: of the Spark task, with a fraction if it has one.
         zone: the time zone of Spark's Python worker, as the variable TZ has it.
-        zone_offset: seconds from there to UTC, outside of summer time.
+        zone_offsets: seconds from there to UTC, outside of summer time and in it.
     """
 
     stage: int = 0
@@ -45,7 +45,7 @@ class EvaluationContext(msgspec.Struct, array_like=True):
     cpus: int = 1
     cpu_amount: str = "1"
     zone: str = ""
-    zone_offset: int = 0
+    zone_offsets: tuple[int, int] = (0, 0)
 
 
 class _Header(msgspec.Struct, array_like=True):

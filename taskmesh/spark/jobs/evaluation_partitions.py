@@ -74,7 +74,7 @@ def here() -> EvaluationContext:
         context.cpus(),
         str(context.cpuAmount()),
         local_zone(),
-        time.timezone,
+        (time.timezone, time.altzone),
     )
 
 
