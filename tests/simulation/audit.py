@@ -476,7 +476,7 @@ class Audit:
             self.require(failed or elsewhere, "S23: blocked, and none failed", plan, ends)
 
     def _is_too_large_again(self, keys: Sequence[tuple[int, int]]) -> bool:
-        """Whether one of these would have to run again, and a hub that came later takes no such call."""
+        """Return True if one of these has to run again, and a later hub takes no call of its size."""
         plans = [self._workload.plans[key] for key in keys]
         calls = [len(plan.payload) for plan in plans if plan.kind.spec.ignore_result]
         return any(0 < limit < size for limit in self.limits for size in calls)
