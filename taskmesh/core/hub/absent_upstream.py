@@ -97,8 +97,8 @@ class SetAside:
             seqs = [seq_of(task) for task in self.tasks if client_of(task) == client]
         return [seq for seq in seqs if self.tasks.pop(base | seq, None) is not None]
 
-    def take_all(self, present: Set[int]) -> Iterator[Absent]:
-        """Yield all tasks, in their order, with what is not here of their upstream known to be unknown.
+    def take_overdue(self, present: Set[int]) -> Iterator[Absent]:
+        """Yield tasks of absent clients, in their order; the upstream that they lack is known to be unknown.
 
         Args:
             present: clients whose tasks wait on: they bring them, or say that they do not.

@@ -190,7 +190,7 @@ class Submissions:
             return
         dependencies = self._hub.dependencies
         present = {client for client, session in self._hub.clients.items() if session.present}
-        for absent in self.set_aside.take_all(present):
+        for absent in self.set_aside.take_overdue(present):
             dependencies.bring(absent.chunk.client, journal.values_for(absent.chunk.client, absent.run))
             self._hub.specs.setdefault(absent.spec.number, absent.spec)
             self._restore_run(absent.chunk, absent.run, now)

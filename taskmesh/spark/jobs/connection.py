@@ -19,11 +19,12 @@ MOST_FREEZES: Final = 3
 MANY_OBJECTS: Final = 10_000
 
 FIRST_RETURN_S: Final = 30.0
-"""Seconds after which a client that is at a stand-in dials the hub that it prefers; each time twice as many.
+"""Seconds at a stand-in after which a client dials the hub that it prefers; twice as many each further time.
 
-A Spark task waits two seconds for a hub that is away yet.
+A hub that is still away costs a Spark task two seconds.
 """
 LAST_RETURN_S: Final = 1000.0
+"""Seconds between two of these attempts, at most."""
 
 
 @dataclass
