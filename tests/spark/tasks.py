@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taskmesh import task
-from tests.harness.gate import wait_at
 
 
 @task
@@ -170,13 +169,3 @@ def unpicklable(item):
 
 def plus_one(row):
     return (row[0] + 1, *row[1:])
-
-
-def held_at(path: str):
-    """The task that waits at a gate."""
-    return functools.partial(_hold, path)
-
-
-def _hold(path: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    wait_at(path)
-    return batch

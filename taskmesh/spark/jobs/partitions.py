@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import pyarrow as pa
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.jobs.batch_size import FIXED, BatchSizer, sizer_of
 from taskmesh.spark.jobs.counts import Tally
-from taskmesh.spark.jobs.engine import Engine, engine_of
+from taskmesh.spark.jobs.engine import engine_of
 from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import SparkTask
@@ -61,9 +61,10 @@ class Partition:
         """The results of the pieces that `cut` makes; the tally is reported at the end, even an early one."""
         sizer = self._new_sizer()
         with self._counted(tally):
-            yield from Stream(
-                self._engine, self.settings, sizer, tally, ordered=ordered, rows_of=rows_of
-            ).run(cut(sizer))
+            engine = partial(engine_of, self.settings, self.remote_task)
+            yield from Stream(engine, self.settings, sizer, tally, ordered=ordered, rows_of=rows_of).run(
+                cut(sizer)
+            )
 
     @contextmanager
     def _counted(self, tally: Tally) -> Iterator[None]:
@@ -74,9 +75,6 @@ class Partition:
             _log.info("%s: %s", self.remote_task.name, tally)
             if self.settings.counts is not None:
                 self.settings.counts.add(tally)
-
-    def _engine(self) -> Engine:
-        return engine_of(self.settings, self.remote_task)
 
     def _new_sizer(self) -> BatchSizer:
         """As many rows as fit the time; shared results need equal pieces for equal input, on any day."""
@@ -110,15 +108,9 @@ class ArrowPartition(Partition):
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the partition: `mapInArrow` calls it."""
-        yield from pushed(self.results(batches, Tally()), ipc.schema_of(self.schema))
-
-    def results(
-        self, batches: Iterable[pa.RecordBatch], tally: Tally
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """The checked results of the partition, without what `run` adds for PySpark's buffer."""
-        schema = ipc.schema_of(self.schema)
-        for data in self._results(partial(self._cut, batches), tally, ordered=self.ordered):
-            yield from _checked(data, schema, tally)
+        schema, tally = ipc.schema_of(self.schema), Tally()
+        results = self._results(partial(self._cut, batches), tally, ordered=self.ordered)
+        yield from pushed((batch for data in results for batch in _checked(data, schema, tally)), schema)
 
 
 @dataclass(frozen=True)
