@@ -17,8 +17,6 @@ import secrets
 import sqlite3
 import stat
 import tempfile
-import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -292,12 +290,9 @@ class FileJournal:
 
     def check(self) -> None:
         """Compare the epoch, and give back some of the space that nothing uses."""
-        with self._told():
-            database = self._attach()
-        if not self._epoch:
-            return
         self._refuse_moved()
         with self._told():
+            database = self._attach()
             self._last(database)
             (unused,) = database.execute("PRAGMA freelist_count").fetchone()
             (pages,) = database.execute("PRAGMA page_count").fetchone()
@@ -330,17 +325,6 @@ class FileJournal:
             "number": number,
             "survives": survives,
         }
-
-    def compact(self) -> None:
-        """Cut off what nothing uses, in steps between which a hub can write; move the log into the file."""
-        with self._told():
-            database = self._attach()
-            (unused,) = database.execute("PRAGMA freelist_count").fetchone()
-            for _ in range(0, unused, SHRINK_PAGES):
-                begun = time.monotonic()
-                database.executescript(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
-                threading.Event().wait(time.monotonic() - begun)
-            database.executescript("PRAGMA wal_checkpoint(TRUNCATE)")
 
     # --- transactions and failures ------------------------------------------------------------------------
 

@@ -111,9 +111,9 @@ class Changes:
 class JournalStore(Protocol):
     """A place for one journal. Everything is called from one thread.
 
-    `load`, `check`, `status` and `compact` work without `open`, for programs that look at the journal of a
-    hub that runs. Each method may raise JournalUnavailable and JournalRefused. After JournalUnavailable comes
-    `rejoin`, or `open` if it was not open yet.
+    `load` and `status` work without `open`, for programs that look at the journal of a hub that runs. Each
+    method may raise JournalUnavailable and JournalRefused. After JournalUnavailable comes `rejoin`, or `open`
+    if it was not open yet.
     """
 
     def open(self, above: int = 0) -> Opened:
@@ -167,18 +167,14 @@ class JournalStore(Protocol):
         ...
 
     def check(self) -> None:
-        """Look at the store and, after `open`, at the epoch; raises as `write` does. Tidies up a little."""
+        """Look at the store and at the epoch; raises as `write` does. Tidies up a little."""
         ...
 
     def status(self) -> dict[str, object]:
         """Return plain data: `where`, `entries`, `bytes`, in words what they survive, `survives`, and more.
 
-        `disk_bytes` is what the journal takes of a disk, with what was dropped and not compacted yet.
+        `disk_bytes` is what the journal takes of a disk, with what was dropped and still takes room.
         """
-        ...
-
-    def compact(self) -> None:
-        """Give back the disk space of what was dropped; that may take long, others are served meanwhile."""
         ...
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -29,7 +28,6 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
-    ResponseError,
 )
 from redis.retry import Retry
 
@@ -55,13 +53,11 @@ OLDEST: Final = 7
 LARGE: Final = 16 << 10
 SCAN: Final = 500
 """Entries that are read in one step."""
-LOOK: Final = 0.05
-"""Seconds between looks at an append-only file that is being written anew."""
 MOST_BYTES: Final = 500 << 20
 """The most that a transaction may have: Redis takes 512 MB in a value, and 1 GB in a command."""
 COMMANDS = (
     "EVALSHA, SCRIPT LOAD, HSCAN, HGET, HLEN, HMGET, HSET, HDEL, EXISTS, UNLINK, RENAME, INFO, CONFIG GET, "
-    "MEMORY USAGE, BGREWRITEAOF and SELECT"
+    "MEMORY USAGE and SELECT"
 )
 
 _STATE, _ENTRIES, _LARGE = PREFIX + "state", PREFIX + "entries", PREFIX + "large"
@@ -375,7 +371,7 @@ class RedisJournal:
         with self._told():
             self._examine()
             epoch, owner, number = self._state()
-        if self._epoch and owner != self._owner:
+        if owner != self._owner:
             self._refuse("other", epoch, number, number)
 
     def status(self) -> dict[str, object]:
@@ -397,24 +393,6 @@ class RedisJournal:
             if self._synced
             else "the end of the hub; that of Redis and a loss of power but for the last two seconds",
         }
-
-    def compact(self) -> None:
-        """Have Redis write its append-only file anew, which it does beside its work, and wait for that."""
-        self._attach()
-        with self._told():
-            try:
-                self._client.bgrewriteaof()
-            except ResponseError as error:
-                if "in progress" not in str(error):
-                    raise
-            found = self._client.info("persistence")
-            while found.get("aof_rewrite_in_progress") or found.get("aof_rewrite_scheduled"):
-                threading.Event().wait(LOOK)
-                found = self._client.info("persistence")
-        if found.get("aof_last_bgrewrite_status") != "ok":
-            raise JournalUnavailable(
-                f"{self._shown} could not write its append-only file anew: look after its disk and memory"
-            )
 
     # --- scripts and failures -----------------------------------------------------------------------------
 

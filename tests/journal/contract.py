@@ -171,8 +171,6 @@ class Contract:
         hub.write(1, Changes({b"a": bytes(1000), b"b": b""}))
 
         status = other.status()
-        other.check()
-        other.compact()
 
         assert status["entries"] == 2
         assert int(str(status["bytes"])) >= 1000
@@ -182,19 +180,6 @@ class Contract:
         assert len(entries(other)) == 2
         hub.write(2, Changes({b"a": b""}))
         hub.check()
-
-    def test_compaction_changes_no_entry(self, make: Make):
-        store = make()
-        store.open()
-        for number in range(1, 30):
-            store.write(number, Changes({b"%d" % number: bytes(100_000)}, {b"%d" % (number - 5)}))
-        before = entries(store)
-
-        store.compact()
-
-        assert entries(store) == before
-        assert len(before) == 5
-        store.write(30, Changes({}, {b"29"}))
 
     def test_a_closed_one_can_be_opened(self, make: Make, tmp_path: Path):
         store = make()

@@ -159,7 +159,7 @@ def test_settings_that_change_under_a_hub_are_noticed(durable: RedisServer):
 
 def test_a_journal_of_another_form_or_none_is_refused(durable: RedisServer):
     with journal(durable) as store:
-        for look in (store.status, store.check, store.compact, lambda: list(store.load())):
+        for look in (store.status, lambda: list(store.load())):
             with pytest.raises(JournalRefused, match="there is no journal at"):
                 look()
             store.close()
@@ -197,7 +197,6 @@ def test_a_user_with_a_few_commands_is_enough(durable: RedisServer):
         assert store.rejoin(3) == 3
         assert entries(store) == {b"a": b"1"}
         assert store.status()["entries"] == 1
-        store.compact()
     store = journal_at(lambda: f"redis://poor:pass-word@127.0.0.1:{durable.port}/0")
     with closing(store), pytest.raises(JournalUnavailable, match="allow EVALSHA"):
         store.open()

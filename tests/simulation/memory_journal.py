@@ -149,8 +149,7 @@ class MemoryJournal:
 
     def check(self) -> None:
         self._reach()
-        if self._epoch:
-            self._compare_epoch()
+        self._compare_epoch()
 
     def status(self) -> dict[str, object]:
         disk = self._disk
@@ -158,9 +157,6 @@ class MemoryJournal:
         survives = "a loss of power" if self._strict else "the end of the hub"
         found = {"where": "memory", "entries": len(disk.entries), "survives": survives}
         return {**found, "bytes": size, "disk_bytes": size}
-
-    def compact(self) -> None:
-        """Nothing is left over in memory."""
 
     def close(self) -> None:
         """Nothing is open."""
