@@ -35,7 +35,6 @@ MOST_SLOTS = 4096
 """Slots of a pool: each is a process, and costs the pool half a dozen descriptors."""
 _ARGUMENTS = ("workers", "config")  # arguments of Mesh that are not named like a setting
 
-Whole = Annotated[int, Meta(ge=0, le=MOST)]
 Positive = Annotated[int, Meta(ge=1, le=MOST, description="a whole number, at least 1")]
 
 
@@ -95,10 +94,6 @@ class HubConfig:
             that wait, outcomes that are kept, and functions; 0 for half of the memory that the hub may take.
         max_pools: pools at a time; the limit of open files may allow fewer.
         max_clients: client sessions at a time, including, without a journal, those whose clients are away.
-        key_sessions: sessions of pools, and of clients, at a time that show one key; 0 for any number.
-        key_messages_per_s: messages per second that all holders of one key may send together; 0 for any
-            number. Messages over the rate are dropped and sent again later (docs/adr/0014).
-        key_bytes_per_s: the same in bytes per second.
         crash_limit: crashes after which a task is given up.
         pool_loss_limit: pools that died while they had a task, after which it is given up.
         result_ttl: seconds that outcomes are kept for a client that is away; its tasks run on after that.
@@ -119,11 +114,6 @@ class HubConfig:
     ] = 0
     max_pools: Annotated[Positive, Meta(description="a whole number of pools, at least 1")] = 1000
     max_clients: Annotated[Positive, Meta(description="a whole number of clients, at least 1")] = 10_000
-    key_sessions: Annotated[Whole, Meta(description="a whole number of sessions, 0 for any")] = 4096
-    key_messages_per_s: Annotated[Whole, Meta(description="a whole number of messages, 0 for any")] = 200_000
-    key_bytes_per_s: Annotated[Size, Meta(description="bytes, as a number or like '2GiB', 0 for any")] = (
-        2 << 30
-    )
     crash_limit: Positive = 3
     pool_loss_limit: Annotated[int, Meta(ge=2, le=MOST, description="a whole number, at least 2")] = 5
     result_ttl: Seconds = 3600.0

@@ -128,11 +128,6 @@ def summary(found: dict[str, Any]) -> str:
     lines += [journal_line(found["journal"])] if found.get("journal") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [
-        f"over rate: {user}: {row['dropped']} messages dropped by {row['cap']}; its programs wait and say "
-        "them again: raise that, or give them keys of their own"
-        for user, row in found.get("over_rate", {}).items()
-    ]
-    lines += [
         f"hubs:     pool {pool['pool']} serves {', '.join(pool['other_hubs']) or 'no other'} as well; "
         f"away: {', '.join(pool['hubs_away']) or 'none'}"
         for pool in there

@@ -77,26 +77,6 @@ class Clock(msgspec.Struct):
     offset: float
 
 
-class OverRate(msgspec.Struct):
-    """Messages of peers with one key were dropped unread, since they exceeded the rate of a key.
-
-    Attributes:
-        user: User whose key they show.
-        dropped: Number of dropped messages.
-        cap: Name of the setting, with its value.
-        wait: Seconds after which there is room again.
-        clients: Those peers that are clients with a session; they wait, and repeat what is unacknowledged.
-        sessions: Sessions of those peers that are pools, likewise.
-    """
-
-    user: str
-    dropped: int
-    cap: str
-    wait: float
-    clients: set[int]
-    sessions: set[int]
-
-
 class LaneOpened(msgspec.Struct):
     """The lane of a session is bound; its pool reaches it at `endpoint`."""
 
@@ -155,7 +135,6 @@ RareHubEvent = (
     | Revoked
     | Shortage
     | Clock
-    | OverRate
     | LaneOpened
     | LaneLost
     | LinksLost

@@ -154,14 +154,6 @@ class Assembler:
             return frames
         return self._take(frames, now, user, link)
 
-    def continues(self, frames: Sequence[Buffer], user: str, link: bytes) -> bool:
-        """Returns True for the next fragment of a message that has begun."""
-        if not is_fragment(frames):
-            return False
-        _, sender, number, offset, _, _ = _MARK.unpack(frames[0])
-        partial = self._partials.get((user, link, sender))
-        return partial is not None and (partial.number, partial.size) == (number, offset)
-
     def _take(self, frames: Sequence[Buffer], now: float, user: str, link: bytes) -> list[Buffer] | None:
         _, sender, number, offset, total, header = _MARK.unpack(frames[0])
         pieces = frames[1:]

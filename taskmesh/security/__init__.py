@@ -1,1 +1,1 @@
-"""Keys, the ZAP handler, authorization, rate limits and signatures."""
+"""Keys, the ZAP handler, authorization and signatures."""

@@ -233,7 +233,7 @@ class Accepted(msgspec.Struct, tag=21):
 
 
 class Busy(msgspec.Struct, tag=22):
-    """A cap is reached, Submit `number` was not taken (0: anything may have been dropped): again later."""
+    """There is no room for Submit `number` (0: for a message of which the end has not come): again later."""
 
     number: int
     retry_after: Number
@@ -507,15 +507,14 @@ class Welcome(msgspec.Struct, tag=61):
 class BeatReply(msgspec.Struct, tag=62):
     """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello.
 
-    `wait`, not 0: Results were dropped; those not acknowledged again, after so many seconds. `rest`, not 0:
-    the pool has nothing of this hub. Its next beat is due after so many seconds, or with the next tasks.
+    `rest`, not 0: the pool has nothing of this hub. Its next beat is due after so many seconds, or with the
+    next tasks.
     """
 
     epoch: int
     session: int
     acked: int
     about: int = 0
-    wait: Number = 0.0
     rest: Number = 0.0
 
 

@@ -39,7 +39,7 @@ SHORT: dict[str, str] = {
     "taskmesh/net/client/settings.py": "each of the three rooms has one",
     "taskmesh/pool/coroutines.py": "one rule, for slots, nested calls and Spark's steps",
     "taskmesh/pool/tickets.py": "the pipe that decides whether a task starts",
-    "taskmesh/security/peer_errors.py": "one rule of the log, shared by hub, rate limits and ZAP handler",
+    "taskmesh/security/peer_errors.py": "one rule of the log, shared by hub and ZAP handler",
     "taskmesh/serialize/error_payload.py": "supervisors import it, and nothing that pickles",
     "taskmesh/serialize/scalars.py": "the one encoding that needs no pickle",
     "taskmesh/sockets/libzmq.py": "facts about libzmq",

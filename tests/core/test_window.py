@@ -119,17 +119,6 @@ def test_a_hub_that_is_full_is_asked_with_one_submit_and_less_and_less_often():
     assert under_way(session) == list(range(2, 12))
 
 
-def test_a_key_s_rate_is_no_full_hub():
-    session = client()
-    for seq in range(1, 31):
-        session.submit(seq, size=100)
-    session.sent.clear()
-    session.hear(m.Busy(0, 0.3))
-    session.after(0.31)
-
-    assert under_way(session) == list(range(1, 11))
-
-
 def test_clients_share_what_may_be_under_way():
     rig = HubRig(arriving_bytes=MAX_WINDOW * 2)
     windows = []

@@ -211,15 +211,3 @@ def test_half_a_message_goes_away_with_its_link_or_in_time():
     assert assembler.drop_stale(STALE + 1) == 1
     assert assembler.whole(last, 0.0, user="a", link=b"two") is None
     assert assembler.size == 0
-
-
-def test_a_fragment_continues_its_message_and_no_other():
-    assembler = Assembler()
-    last = begin(assembler, 1, 50, user="a", link=b"one")
-
-    assert assembler.continues(last, "a", b"one")
-    assert not assembler.continues(last, "b", b"one")
-    assert not assembler.continues(last, "a", b"two")
-    assert not assembler.continues([b"plain"], "a", b"one")
-    assembler.whole(last, 0.0, user="a", link=b"one")
-    assert not assembler.continues(last, "a", b"one")

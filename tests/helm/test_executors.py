@@ -124,7 +124,7 @@ def test_the_hub_has_room_for_what_all_executors_have_under_way():
 
     assert memory
     assert (int(memory[1]) << 30) / 2 >= cores * constant("settings.py", "window_bytes")
-    assert Config().hub.key_sessions >= 2 * cores
+    assert Config().hub.max_clients >= 2 * cores
 
 
 def test_all_images_of_a_mesh_take_one_version_of_python():

@@ -32,8 +32,6 @@ EXPECTED = (
     ("reset", "lane"),
     ("reset", "pool"),
     ("reset", "gateway"),
-    ("over rate", "client"),
-    ("over rate", "pool"),
     ("leave", "client"),
     ("left behind", "client"),
     ("leave and cancel", "client"),
@@ -105,7 +103,6 @@ class Faults:
             (self._reset, 4),
             (self._fork_failures, 1),
             (self._drain, 2),
-            (self._over_rate, 1),
             (self._leave, 1),
             (self._name_again, 1),
         )
@@ -125,7 +122,6 @@ class Faults:
             self._end_twin(twin)
         world.setting.network.weather = None
         for hub in world.hubs:
-            hub.capped.clear()
             if hub.disk is not None:
                 hub.disk.away = ""
         for link in list(self._cut):
@@ -242,13 +238,6 @@ class Faults:
             client.leave(cancel=cancel)
             client.kill()
             self._world.replace_client(client)
-
-    def _over_rate(self) -> None:
-        """A key has said too much: what its holder says is dropped for a while."""
-        world = self._world
-        hosts: list[Host[Any]] = [*world.pools, *world.clients]
-        peer = self._chance.choice(hosts).name
-        self._some_hub().capped[peer] = world.setting.timetable.now + self._later(0.1, 0.7 * world.lease)
 
     def _name_again(self) -> None:
         """Another process asks for a pool's name for a while: perhaps the first had seemed to be gone."""

@@ -42,8 +42,6 @@ APART = 1 << 41
 """Between the epochs of two hubs."""
 WALL = 1_795_392_000.0
 """The time that the clocks on the walls of hubs show when a world begins."""
-TELL = 0.1
-"""Seconds between a message that is over a cap and what its sender is told."""
 
 
 class LaneEnd:
@@ -85,7 +83,6 @@ class HubHost(Host[HubMachine]):
         place: its own in everybody's list of hubs.
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
         heard: when anything came from a pool, in the world's time.
-        capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
         disk: their journal, if they have one; strict: what is confirmed there outlives a loss of power.
         dismissed: pools that were told to leave, as often as they were.
         falling: its clock goes back between two lives, and with it the epochs.
@@ -104,7 +101,6 @@ class HubHost(Host[HubMachine]):
         self.started = 0.0
         self.resumed = 0.0
         self.heard: dict[str, float] = {}
-        self.capped: dict[str, float] = {}
         self.disk = MemoryDisk() if config.journaled else None
         self.strict = config.journaled and setting.chance.random() < 0.5
         self._journal: SimulatedJournal | None = None
@@ -306,7 +302,7 @@ class HubHost(Host[HubMachine]):
 
     def from_client(self, client: int, data: object) -> None:
         """A message off the gateway."""
-        if self.up and not self._drops(f"client-{client}"):
+        if self.up:
             message = unpacked(data, _FROM_CLIENT)
             if isinstance(message, m.PutSchedule) and self.schedules_over:
                 return
@@ -319,28 +315,11 @@ class HubHost(Host[HubMachine]):
     def from_pool(self, pool: str, data: object) -> None:
         """A message off the collector."""
         self.heard[pool] = self.setting.timetable.now
-        if self.up and not self._drops(pool):
+        if self.up:
             message = unpacked(data, _FROM_POOL)
             if isinstance(message, m.Results) and message.epoch == self.epoch:
                 self.setting.audit.received(message.done)
             self.tell(ev.FromPool(message))
-
-    def _drops(self, peer: str) -> bool:
-        """Whether a message is over the cap of its sender's key; the machine is told so a little later."""
-        now = self.setting.timetable.now
-        if now >= self.capped.get(peer, 0.0):
-            return False
-        self.setting.audit.faults["over rate", peer.partition("-")[0]] += 1
-        self.setting.timetable.after(TELL, self._tell_over_rate, peer, self._life)
-        return True
-
-    def _tell_over_rate(self, peer: str, life: int) -> None:
-        if life != self._life:
-            return
-        wait = max(0.0, self.capped.get(peer, 0.0) - self.setting.timetable.now)
-        clients = {client for client in self.machine.state.clients if peer == f"client-{client}"}
-        sessions = {session for session, lane in self.machine.state.lanes.items() if lane.pool == peer}
-        self.tell(ev.OverRate(peer, 1, "hub.key_messages_per_s", wait, clients, sessions))
 
     # --- actions ------------------------------------------------------------------------------------------
 

@@ -120,9 +120,8 @@ def test_row_15_the_key_of_another_hub_is_named(tmp_path, refusal):
     assert "not the one in hub.public: copy that file anew" in refusal(other)
 
 
-def test_a_python_worker_beyond_the_sessions_of_its_key_is_told_the_cure(spark, programs, tmp_path):
-    """The executors of a job show one key."""
-    programs.env["TASKMESH_KEY_SESSIONS"] = "1"
+def test_a_python_worker_beyond_the_clients_of_its_hub_is_told_the_cure(spark, programs, tmp_path):
+    programs.env["TASKMESH_MAX_CLIENTS"] = "1"
     keyed = Cluster.keyed(programs, Ring(tmp_path))
     bridge = MeshSpark(keyed.address, keys=keyed.client)
     with keyed.mesh() as mesh:
@@ -130,8 +129,7 @@ def test_a_python_worker_beyond_the_sessions_of_its_key_is_told_the_cure(spark, 
         text = Job(spark, _same(spark, bridge).collect).failure()
 
     assert "MeshRefused" in text
-    assert "1 clients show the key client:alice already, and no more may (hub.key_sessions)" in text
-    assert "make a key for others with `taskmesh keys new client`, or raise that" in text
+    assert "the hub has 1 clients and may have no more (hub.max_clients)" in text
 
 
 def test_row_20_signed_results_are_shared_too(spark, keyed, tmp_path):

@@ -25,7 +25,7 @@ from taskmesh.wire.runs import Run, Spec
 LONGEST_BACKOFF = 0.5
 """Seconds between two attempts to have a Submit taken in by a hub that is full, at most."""
 LONGEST_WAIT = 10.0
-"""Seconds that a client waits at a time for a hub that is full, or that has dropped its messages."""
+"""Seconds that a client waits at a time for a hub that is full."""
 MOST_LEFT = 8
 """Hubs whose deliveries are remembered after this client has left them: it may come back."""
 IN_ORDER = 0
@@ -180,9 +180,9 @@ class ClientMachine:
             self._charges.running(message.progress)
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
-        """Waits, since the hub is full, longer with each refusal, or since it has dropped something."""
+        """Waits, since the hub is full, longer with each refusal."""
         wait = min(busy.retry_after, LONGEST_WAIT)
-        if busy.number and not self._busy_until:
+        if not self._busy_until:
             wait = max(wait, min(LONGEST_BACKOFF, wait * (1 << min(self._refusals, 10))))
             self._refusals += 1
         self._busy_until = max(self._busy_until, now + wait)
@@ -456,11 +456,9 @@ class ClientMachine:
             self._beat_at = min(self._beat_at, now + self._beat)
 
     def _say_again(self, now: float, out: list[ClientAction]) -> None:
-        """Repeats what the hub has not answered: it was full, or has dropped it."""
+        """Repeats what the hub has not answered, since it was full."""
         self._busy_until = 0.0
-        self._stir(now)
         self._send_from(0, now, out)
-        self._deliveries.owe(0, now, at_once=True)
         out += [Send(put) for put in self._declared.values()]
         self._requests.again(now, out)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 from taskmesh.core.actions import SendClient
@@ -45,7 +44,6 @@ class Clients:
         self._schedules = schedules
         self._sink_values = sink_values
         self.most_kept = hub.config.client_max_bytes
-        self._of_user: Counter[str] = Counter()
         self._forgotten: dict[int, bool] = {}
         self._opened = 0
         self._slots: dict[tuple[str, frozenset[str]], int] = {}
@@ -66,7 +64,7 @@ class Clients:
             return
         session = self._hub.clients.get(hello.client)
         known = session is not None and session.greeted
-        full = self._full(user) if session is None else ""
+        full = self._full() if session is None else ""
         if full:
             self._hub.out.append(SendClient(hello.client, m.ClientRefused(full)))
             return
@@ -105,7 +103,6 @@ class Clients:
         session = self._hub.clients[client] = ClientSession(client, self._config.epoch, now, user)
         self._opened += 1
         session.number = self._opened
-        self._of_user[user] += 1
         account = self._ledger.account(client)
         account.name, account.user = name, user
         return session
@@ -183,9 +180,6 @@ class Clients:
             for done, failed in session.outcomes():
                 self._hub.journal.delivered(session.client, done, failed, self._hub.specs)
         self._hub.dependencies.drop_kept(session.client)
-        self._of_user[session.user] -= 1
-        if not self._of_user[session.user]:
-            del self._of_user[session.user]
         self._ledger.backlog.withheld.discard(session.client)
         if session.client in self._cancellations.pending:
             self._ledger.backlog.withheld.add(session.client)
@@ -245,13 +239,6 @@ class Clients:
                 self.on_bye(session, cancel=True)
             elif session.unsplit:
                 self._drop_outcomes(session, "it is gone, and has not heard that it is to split a chunk")
-
-    def slow_down(self, client: int, wait: float, now: float) -> None:
-        """A message of a client was dropped, since its key is above its rate limit: tell it to wait."""
-        session = self._hub.clients.get(client)
-        if session is not None:
-            session.heard = session.expected = now
-            self._hub.out.append(SendClient(client, m.Busy(0, wait)))
 
     def on_beat(self, session: ClientSession, now: float) -> None:
         """A client waits: tell it what is accepted, and to rest if its death would change nothing here."""
@@ -377,31 +364,24 @@ class Clients:
         """Return True if the hub keeps nothing for a client."""
         return not session.size and not session.has_news and not self._ledger.account(session.client).tasks
 
-    def _full(self, user: str) -> str:
+    def _full(self) -> str:
         """Return the reason to refuse a further client, or "". Idle absent clients are forgotten first."""
-        reason = self._no_place(user)
+        reason = self._no_place()
         if not reason:
             return ""
         for session in list(self._hub.clients.values()):
             if not session.present and self._is_idle(session):
                 self.on_bye(session, cancel=True)
-        return self._no_place(user)
+        return self._no_place()
 
-    def _no_place(self, user: str) -> str:
-        limit = self._config.key_sessions
-        count, of_user = len(self._hub.clients), self._of_user[user]
+    def _no_place(self) -> str:
+        sessions = self._hub.clients.values()
+        count = len(sessions)
         if self._hub.journal is not None:  # those whose tasks go on without them take no place
-            sessions = self._hub.clients.values()
-            here = [session.user for session in sessions if session.present or session.linked]
-            count, of_user = len(here), here.count(user)
-        if count >= self._config.max_clients:
-            return (
-                f"the hub has {count} clients and may have no more (hub.max_clients): close some, "
-                "raise that, or start another hub"
-            )
-        if user and limit and of_user >= limit:
-            return (
-                f"{limit} clients show the key {user} already, and no more may (hub.key_sessions): close "
-                "some, make a key for others with `taskmesh keys new client`, or raise that"
-            )
-        return ""
+            count = sum(session.present or session.linked for session in sessions)
+        if count < self._config.max_clients:
+            return ""
+        return (
+            f"the hub has {count} clients and may have no more (hub.max_clients): close some, "
+            "raise that, or start another hub"
+        )

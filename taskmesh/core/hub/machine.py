@@ -122,8 +122,6 @@ class HubMachine:
             case ev.JournalRead() | ev.JournalWritten() | ev.JournalTold():
                 if self.journal is not None:
                     self.journal.on_event(event, now)
-            case ev.OverRate():
-                self._on_over_rate(event, now)
             case ev.Revoked(users=users):
                 self.clients.on_revoked(users)
             case ev.Shortage(text=text):
@@ -385,14 +383,6 @@ class HubMachine:
         if acked:
             self.sink_values.go_on(report.sink)
         self.state.send(client, told)
-
-    def _on_over_rate(self, over: ev.OverRate, now: float) -> None:
-        """Messages were dropped: who may have said them waits, and says again what is not acknowledged."""
-        self.views.over_rate(over.user, over.dropped, over.cap)
-        for session in over.sessions:
-            self.pools.slow_down(session, over.wait, now)
-        for client in over.clients:
-            self.clients.slow_down(client, over.wait, now)
 
     # --- links --------------------------------------------------------------------------------------------
 

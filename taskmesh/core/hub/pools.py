@@ -5,8 +5,6 @@ A lost lane is not a dead pool, and a silent pool may come back: each step costs
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
 from taskmesh.core.actions import CloseLane, OpenLane, Publish
@@ -133,7 +131,6 @@ class PoolSessions:
         self._duplicate_names = DuplicateNames(hub.config.beat)
         self._desired = DesiredStates()
         self._sessions = 0
-        self._of_user: Counter[str] = Counter()
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
 
     def have_work(self, user: str) -> bool:
@@ -149,7 +146,7 @@ class PoolSessions:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
         odd = difference(self._config.versions, hello)
         current = self.lane_of(hello.pool)
-        if not self._may_join(hello, odd, current, now) or not self._has_place(hello, user, current, now):
+        if not self._may_join(hello, odd, current, now):
             return
         self._duplicate_names.settled(hello.pool)
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
@@ -165,7 +162,6 @@ class PoolSessions:
         self._sessions += 1
         lane = Lane(self._sessions, hello, now, user)
         self._hub.open_lane(lane)
-        self._of_user[user] += 1
         self._by_pool[hello.pool] = lane.session
         if odd and lane.warning != odd:
             self._hub.log("pool.versions", {"pool": lane.pool, "warning": odd})
@@ -206,21 +202,6 @@ class PoolSessions:
             )
         else:
             return True
-        return False
-
-    def _has_place(self, hello: m.Hello, user: str, current: Lane | None, now: float) -> bool:
-        """Return True if one more pool may show this key. Sessions of pools that seem dead are waited for."""
-        limit = self._config.key_sessions
-        if not (user and limit) or self._of_user[user] < limit or (current and current.user == user):
-            return True
-        reason = (
-            f"{limit} pools show the key {user} already, and no more may (hub.key_sessions): "
-            "make a key for some of them with `taskmesh keys new worker`, or raise that"
-        )
-        if sum(lane.user == user and self._is_alive(lane, now) for lane in self._hub.lanes.values()) < limit:
-            self._note(hello, reason)
-        else:
-            self._refuse(hello, reason)
         return False
 
     def _is_alive(self, lane: Lane, now: float) -> bool:
@@ -378,14 +359,6 @@ class PoolSessions:
                 told += for_all(progress, record)
         return m.Notice(told) if told else None
 
-    def slow_down(self, session: int, wait: float, now: float) -> None:
-        """A message of a pool was dropped, since its key is above its rate limit: tell it to wait."""
-        lane = self._hub.lanes.get(session)
-        if lane is not None:
-            lane.heard = now
-            reply = m.BeatReply(self._config.epoch, session, lane.reports.to, session, wait)
-            self._hub.out.append(Publish(lane.pool, reply))
-
     def on_lane_lost(self, session: int) -> None:
         """The lane's link closed: no more work on it; its pool will say Hello, or its lease runs out."""
         lane = self._hub.lanes.get(session)
@@ -468,9 +441,6 @@ class PoolSessions:
             else:
                 self._collector.not_started(record)
         self._hub.end_lane(lane)
-        self._of_user[lane.user] -= 1
-        if not self._of_user[lane.user]:
-            del self._of_user[lane.user]
         self._hub.unclaimed.session_over(lane.session)
         self._hub.out.append(CloseLane(lane.session))
         return len(held)

@@ -48,7 +48,6 @@ class HubSettings:
             is gone; client_silence: the same while the link stands.
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
         max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
-        key_sessions: sessions at a time of pools, and of clients, that show one key; 0 for any number.
         max_bytes: of tasks' payloads; kept_bytes: of outcomes that later submissions are answered with;
             arriving_bytes: of what clients have under way to here together, about; 0 for any number.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
@@ -82,7 +81,6 @@ class HubSettings:
     arriving_bytes: int = 0
     max_pools: int = 1_000
     max_clients: int = 10_000
-    key_sessions: int = 4_096
     max_payload: int = 0
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN

@@ -23,7 +23,6 @@ from taskmesh.wire.limit_rules import LimitError, read_named, text_of
 
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
-KEYS_KEPT = 1000
 MOST_TICKS = 1000
 CANCELS = ("cancel", "cancel-batch", "cancel-client", "cancel-key")
 """Commands that end a task, all of a batch, or all that clients of a name or id, or of a key's user, have."""
@@ -69,13 +68,6 @@ class Views:
         self._schedules = schedules
         self.journal: dict[str, object] = {}
         self.shortage = ""
-        self._over_rate: dict[str, tuple[int, str]] = {}
-
-    def over_rate(self, user: str, dropped: int, cap: str) -> None:
-        """So many more messages of who shows this key were dropped, by this cap."""
-        before, _ = self._over_rate.get(user, (0, ""))
-        if before or len(self._over_rate) < KEYS_KEPT:
-            self._over_rate[user] = (before + dropped, cap)
 
     # --- questions ----------------------------------------------------------------------------------------
 
@@ -148,9 +140,6 @@ class Views:
             "kept": self._hub.result_cache.view(),
             "dead": self._hub.letters.view(),
             "sinks": self._hub.sinks.view(),
-            "over_rate": {
-                user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()
-            },
             "clients": [
                 {
                     "client": f"{session.client:016x}",

@@ -27,9 +27,6 @@ The answer may have been published before this pool's subscription had arrived.
 CLIENT_BITS = 64
 CLIENT_MASK = (1 << CLIENT_BITS) - 1
 
-LONGEST_WAIT = 10.0
-"""Seconds that a pool waits at a time when a hub has dropped its messages; the hub may tell it again."""
-
 
 def hub_of(client: int) -> int:
     """Returns the index of the hub that a scoped client's tasks came from."""
@@ -86,11 +83,8 @@ class Membership:
 
     @property
     def deadline(self) -> float:
-        """Time when the next beat or Hello is due, or reports that were held."""
-        if not self.session:
-            return self._hello_at
-        held = self.spool.held_until
-        return self._beat_at if held is None else min(self._beat_at, held)
+        """Time when the next beat or Hello is due."""
+        return self._beat_at if self.session else self._hello_at
 
     def is_mine(self, epoch: int, session: int) -> bool:
         """Returns True if a message is meant for the session that this pool is in."""
@@ -207,8 +201,6 @@ class Membership:
         elif self.is_mine(reply.epoch, reply.session):
             self._replied = now
             self.spool.acknowledged(reply.acked, now)
-            if reply.wait > 0:
-                self.spool.hold(now + min(reply.wait, LONGEST_WAIT))
             if reply.rest > 0 and self.rests_if_told:
                 self._beat_at = self._rests_until = now + reply.rest
 
@@ -274,7 +266,7 @@ class Membership:
             self.ask(now)
 
     def report(self, lag: float, now: float) -> None:
-        """Sends what the spool has gathered, and what was held.
+        """Sends what the spool has gathered.
 
         Args:
             lag: Seconds that the pool's own slots wait for a refill.
@@ -283,9 +275,7 @@ class Membership:
         if not self.session:
             return
         spool = self.spool
-        if spool.held_until is not None:
-            self._out += [SendHub(results, self.hub) for results in spool.resumed(now)]
-        while (spool.done or spool.failed or spool.returned) and spool.held_until is None:
+        while spool.has_news:
             results = spool.close(self.epoch, self.session, now)
             results.echo, came = self._stamp
             results.held = now - came
@@ -293,7 +283,7 @@ class Membership:
             self._out.append(SendHub(results, self.hub))
 
     def bye(self) -> None:
-        """Leaves for good, and tells the number of reports; one that is held back counts, and never comes."""
+        """Leaves for good, and tells the number of reports; one that was not sent counts, and never comes."""
         if self.session:
             sent = self.spool.reports.next - 1 + self.spool.has_news
             self._out.append(SendHub(m.Bye(self.epoch, self.session, sent), self.hub))

@@ -39,7 +39,6 @@ class Spool:
         returned: Tasks handed back, likewise.
         told: Last progress of tasks that end in the next report.
         reports: Those that are sent, or sent again when they are due.
-        held_until: Time before which nothing is reported, since the hub has dropped some; None as a rule.
         ended: Attempts whose end a hub has acknowledged lately, the newest last. Should it die before the
             clients know, the next hub learns of them here, and gives their numbers to nothing else.
     """
@@ -50,7 +49,6 @@ class Spool:
         self.returned: list[Held] = []
         self.told: list[Progress] = []
         self.reports: SendWindow[Results] = SendWindow()
-        self.held_until: float | None = None
         self.ended: deque[Held] = deque()
         self._ended_count = 0
         self._remembers = remembers
@@ -99,19 +97,6 @@ class Spool:
             return []
         reports.repeat(now)
         return [unstamped(results) for results in reports.send()]
-
-    def hold(self, until: float) -> None:
-        """Reports were dropped on their way: none is sent before, and then all that are unacknowledged."""
-        self.held_until = max(until, self.held_until or until)
-        self.reports.moved, self.reports.repeats = max(self.reports.moved, self.held_until), 0
-
-    def resumed(self, now: float) -> list[Results]:
-        """Returns reports to send again because the time that they were held for is over."""
-        if self.held_until is None or now < self.held_until:
-            return []
-        self.held_until = None
-        self.reports.rewind(0, now)
-        return [unstamped(results) for results in self.reports.send()]
 
     def renew(self) -> None:
         """A new session: what is unacknowledged is news again; hand-backs are void (the hub knows)."""

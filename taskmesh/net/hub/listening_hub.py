@@ -30,7 +30,6 @@ from taskmesh.net.hub.sockets import HubSockets
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import ClientSigner, PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors
-from taskmesh.security.rate_limit import RateLimits
 from taskmesh.security.zap import ZapHandler
 from taskmesh.sockets import Context, EndpointError
 from taskmesh.system.cgroups import memory_limit
@@ -259,7 +258,6 @@ def listen(
             assembler=assembler(settings, keyed=keys is not None),
             max_pools=config.hub.max_pools,
             peer_errors=peer_errors,
-            rates=RateLimits(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),
         )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))

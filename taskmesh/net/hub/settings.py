@@ -53,7 +53,6 @@ def hub_settings(config: Config, *, epoch: int, wired: bool = False) -> HubSetti
         policy=hub.versions,
         max_pools=hub.max_pools,
         max_clients=hub.max_clients,
-        key_sessions=hub.key_sessions,
         max_payload=max(1, min(config.pool.max_payload, calls // 2)) if wired else 0,
     )
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import zmq
 
 from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost, Revoked
+from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.fragments import Assembler, Cutter, NoRoom
 from taskmesh.framing.frames import encode, from_client, from_pool
@@ -26,7 +27,6 @@ from taskmesh.net.socket_profiles import ALL, BATCH, topic
 from taskmesh.security.authorization import Authorization, NotAllowed, Sender
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors
-from taskmesh.security.rate_limit import RateLimits
 from taskmesh.security.zap import COLLECTOR, CONTROL, DOMAINS, GATEWAY, ZapHandler
 from taskmesh.shm.files import close_idle
 from taskmesh.sockets import (
@@ -73,7 +73,6 @@ class HubSockets:
         assembler: assembles large messages that come in; by default without a bound.
         max_pools: number of pools that there may be.
         peer_errors: logs errors of peers.
-        rates: the rate limits of each key, where keys are in use.
 
     Attributes:
         gateway: the socket for clients.
@@ -99,7 +98,6 @@ class HubSockets:
         assembler: Assembler | None = None,
         max_pools: int = 1000,
         peer_errors: PeerErrors | None = None,
-        rates: RateLimits | None = None,
     ) -> None:
         self._context = context
         self._loop = loop
@@ -117,12 +115,10 @@ class HubSockets:
         self._sweep_at = 0.0
         self._zap_handler = zap_handler
         self._rights: Authorization | None = None
-        self._rates = rates or RateLimits(0, 0)
         self._opened = 0  # bytes in files since the machine had its turn
         self._neighbours = Neighbours(enabled=zap_handler is None)
         self._cutter = Cutter(secrets.randbits(63))
-        self._assembler = made = assembler or Assembler()
-        self._rates.continues = lambda user, parts: made.continues(parts[1:], user, bytes(parts[0]))
+        self._assembler = assembler or Assembler()
         if zap_handler is not None:
             self._rights = Authorization(zap_handler)
             zap_handler.revoked = self.revoke
@@ -271,8 +267,7 @@ class HubSockets:
         while taken < PORTION and size + self._opened < PORTION_BYTES:
             arrived = self._arrived_at(self.gateway)
             taken += len(arrived)
-            admitted = arrived if self._rights is None else self._rates.of_clients(arrived, self._clients)
-            for user, (identity_part, *frames) in admitted:
+            for user, (identity_part, *frames) in arrived:
                 identity = bytes(identity_part)
                 try:
                     whole = self._assembler.whole(frames, time.monotonic(), user, identity)
@@ -282,7 +277,7 @@ class HubSockets:
                 except RemoteProtocolError as error:
                     self._refuse("client", error)
                     if isinstance(error, NoRoom):
-                        self._rates.no_room(user, client=self._clients.get(identity, 0))
+                        self._reply(identity, m.Busy(0, RETRY_BUSY))
                     continue
                 if self._rights is None or self._is_allowed(user, identity, message):
                     taken += self._from_client(user, identity, message)
@@ -342,12 +337,10 @@ class HubSockets:
             self.gateway.try_send_parts([identity, *encode(message)])
 
     def _from_pools(self) -> None:
-        rights = self._rights
         taken = size = self._opened = 0
         while taken < BATCH and size + self._opened < PORTION_BYTES:
             arrived = self._arrived_at(self.collector)
-            admitted = arrived if rights is None else self._rates.of_pools(arrived, rights.session_of)
-            for user, frames in admitted:
+            for user, frames in arrived:
                 self._from_pool(user, frames)
             if len(arrived) < FEW:
                 return
@@ -370,7 +363,7 @@ class HubSockets:
             self._refuse(user or "pool", error)
             if isinstance(error, NoRoom):
                 session = error.sender if rights is None else rights.session_of(user, frames)
-                self._rates.no_room(user, session=session)
+                self._events.append(LaneLost(session))  # it brings all that it holds to its next session
 
     def _admits(self, pid: int, size: int) -> bool:
         """Return whether so many bytes in a file of a process may be opened, and count them."""
@@ -393,8 +386,6 @@ class HubSockets:
         arrived = self.control.recv_events_from(BATCH)
         subscriptions = self._subscriptions
         subscriptions.take(event for _, event in arrived)
-        if self._rights is not None:
-            self._rates.charge(user for user, _ in arrived)
         if subscriptions.silenced:
             self._sweep_at = 0.0
         if subscriptions.too_many:
@@ -416,13 +407,12 @@ class HubSockets:
 
     @property
     def deadline(self) -> float:
-        """The time of the next check of lanes and listeners, or of the next report of rate limits."""
+        """The time of the next check of lanes and listeners."""
         sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting or self._assembler.count
-        return min(self._rates.tell_at, self._sweep_at if sweep else math.inf)
+        return self._sweep_at if sweep else math.inf
 
     def turn(self, now: float) -> None:
         """Find lanes whose link is gone: a bound PUSH without a peer cannot be written."""
-        self._events += self._rates.reported(now, self.peer_errors)
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)

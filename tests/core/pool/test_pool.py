@@ -355,23 +355,6 @@ class TestLimits:
         assert not rig.of(act.KillSlot)
 
 
-def test_a_pool_that_is_told_to_wait_reports_later_and_then_everything():
-    rig = PoolRig(slots=1)
-    rig.push(1, 2)
-    rig.finish(0)
-    assert rig.done() == [1]
-    rig.tell(ev.FromHub(m.BeatReply(EPOCH, 1, 0, 1, 0.5)))
-    rig.sent.clear()
-    rig.actions.clear()
-    rig.finish(0)
-    assert rig.reports() == [], "what has just been finished waits"
-    assert rig.pool.deadline <= rig.now + 0.5
-    rig.after(0.5)
-
-    assert sorted(rig.done()) == [1, 2]
-    assert [results.number for results in rig.of(m.Results)] == [1, 2]
-
-
 class TestLastProgress:
     def test_goes_with_the_outcome(self):
         rig = PoolRig()

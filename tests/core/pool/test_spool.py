@@ -72,31 +72,6 @@ def test_what_gathered_without_a_session_goes_in_several_reports():
     assert [results.number for results in reports] == list(range(1, len(reports) + 1))
 
 
-def test_held_reports_wait_and_go_again_all_of_them():
-    spool = Spool()
-    for seq in (1, 2):
-        spool.done.append(done(seq))
-        spool.close(9, 1, 0.0)
-    spool.hold(3.0)
-    spool.hold(2.0)
-    spool.acknowledged(1, 1.0)
-
-    assert spool.resumed(2.9) == []
-    assert [results.number for results in spool.resumed(3.0)] == [2]
-    assert spool.resumed(3.1) == [], "once"
-    assert spool.held_until is None
-
-
-def test_what_is_held_is_not_overdue():
-    spool = Spool()
-    spool.done.append(done(1))
-    spool.close(9, 1, 0.0)
-    spool.hold(9.0)
-
-    assert spool.overdue(8.0, 1.0) == []
-    assert len(spool.overdue(11.6, 1.0)) == 1
-
-
 def test_a_few_go_together_however_large():
     items = [MAX_REPORT] * FEW
 

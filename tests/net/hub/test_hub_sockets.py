@@ -1,9 +1,9 @@
 """A hub's sockets remember their peers."""
 
 from collections import deque
-from time import monotonic
 
-from taskmesh.core.events import FromPool, OverRate
+from taskmesh.core.events import FromPool, LaneLost
+from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.framing.fragments import FRAGMENT, Assembler, Cutter
 from taskmesh.framing.frames import encode, to_client
 from taskmesh.net.endpoints import Endpoints
@@ -11,7 +11,7 @@ from taskmesh.net.hub.sockets import HubSockets
 from taskmesh.sockets import Context, Dealer, Push
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun
+from taskmesh.wire.runs import DoneRun, Run
 from tests.harness.waiting import wait_until
 
 
@@ -33,7 +33,7 @@ def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):
     assert not hub._clients
 
 
-def test_a_pool_without_keys_hears_that_there_was_no_room_for_its_report(tmp_path):
+def test_a_pool_without_keys_begins_anew_where_there_was_no_room_for_its_report(tmp_path):
     """Nothing else tells who sends to a PULL; unheard, it would wait as long as so much may be under way."""
     events: deque[object] = deque()
     with Context() as context, Push(context) as first, Push(context) as second:
@@ -51,16 +51,29 @@ def test_a_pool_without_keys_hears_that_there_was_no_room_for_its_report(tmp_pat
             wait_until(lambda: hub._from_pools() or hub._assembler.count or events)
             ended.append(last)
 
-        def told() -> list[object]:
-            hub._from_pools()
-            hub.turn(monotonic() + 1.0)
-            return [event for event in events if isinstance(event, OverRate)]
-
-        wait_until(told)
+        wait_until(lambda: hub._from_pools() or events)
         first.send_parts(ended[0], timeout=5)
         wait_until(lambda: hub._from_pools() or any(isinstance(event, FromPool) for event in events))
         hub.close()
 
-    (over,) = [event for event in events if isinstance(event, OverRate)]
-    assert (over.sessions, over.clients) == ({6}, set())
-    assert over.wait >= 1.0
+    lost, reported = events
+    assert lost == LaneLost(6)
+    assert isinstance(reported, FromPool)
+
+
+def test_a_client_without_room_for_its_message_is_told_so(tmp_path):
+    events: deque[object] = deque()
+    with Context() as context, Dealer(context) as first, Dealer(context) as second:
+        hub = HubSockets(
+            context, Loop(), events, lambda kind, fields: None, assembler=Assembler(3 * FRAGMENT, 0, 1 << 30)
+        )
+        hub.bind(Endpoints.of(f"ipc://{tmp_path}/hub"))
+        submit = m.Submit(1, [], [Run(7, 0, [1], [bytes(4 * FRAGMENT)])])
+        for sender, client in enumerate((first, second)):
+            client.connect(hub.endpoints.gateway)
+            for fragment in Cutter(sender).cut(encode(submit))[:-1]:
+                client.send_parts(fragment, timeout=5)
+            wait_until(lambda: hub._from_clients() or hub._assembler.count)
+        wait_until(lambda: hub._from_clients() or second.raw.poll(0))
+        assert to_client.decode(second.recv_parts(timeout=5)) == m.Busy(0, RETRY_BUSY)
+        hub.close()
