@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from taskmesh.net.endpoints import Endpoints
     from taskmesh.net.hub.listening_hub import PoolInHub
 
-LONGEST_STAY = 86_400
-"""Seconds."""
-
 WORKER = (
     "Run a pool of slots that takes tasks from a hub, until it is told to stop.\n\n"
     "The current directory is on the module search path of the tasks. SIGTERM, Ctrl-C or a terminal that "
@@ -137,20 +134,10 @@ def hub(
     out: Output,
     *,
     bind: Bind = None,
-    deletion_cost: Annotated[
-        str | None,
-        typer.Option(
-            "--deletion-cost",
-            metavar="A,B",
-            help="In Kubernetes: keep the deletion cost of the pods of these Deployments; pools must "
-            "have the names of their pods. Needs --http.",
-        ),
-    ] = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Run a hub: it accepts tasks from clients, hands them to pools, and records the state of each."""
-    deployments = tuple(filter(None, (deletion_cost or "").split(",")))
-    _serve(out, config, bind, log_level, deployments=deployments)
+    _serve(out, config, bind, log_level)
 
 
 def _serve(
@@ -161,7 +148,6 @@ def _serve(
     *,
     pool: PoolInHub | None = None,
     slots: int = 0,
-    deployments: tuple[str, ...] = (),
 ) -> None:
     from taskmesh.net.hub.program import run_hub
 
@@ -190,7 +176,6 @@ def _serve(
         pool=pool,
         ready=ready,
         record=event_log(out, log_level).record,
-        deployments=deployments,
     )
 
 
@@ -241,17 +226,6 @@ def worker(
     name: Annotated[
         str, typer.Option(help="The pool's name, unique in the mesh; default: one made from the host's.")
     ] = "",
-    stay: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            max=LONGEST_STAY,
-            help="After a drain that no signal asked for, wait this long for a signal before ending, so that "
-            "Kubernetes does not restart the container at once; default: 0.",
-            show_default=False,
-        ),
-    ] = 0.0,
     log_level: LogLevel = "info",
 ) -> None:
     """Run a pool of slots that takes tasks from a hub."""
@@ -288,7 +262,6 @@ def worker(
         ready=ready,
         news=lambda kind, text: out.news(kind, text, {"message": text}),
         record=event_log(out, log_level).record,
-        stay=stay,
     )
     if not drained:
         raise typer.Exit(FAILED)

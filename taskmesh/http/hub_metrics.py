@@ -42,18 +42,6 @@ def queues(machine: HubMachine) -> Queues:
     return found
 
 
-LEAVING = -1
-"""The deletion cost of a pool that drains: less than that of any other."""
-
-
-def deletion_costs(machine: HubMachine) -> dict[str, int]:
-    """Return the number of tasks that each pool runs, by its name: the cost of ending it now."""
-    return {
-        lane.pool: LEAVING if lane.leaves or lane.state is LaneState.DRAINING else lane.busy_slots
-        for lane in machine.state.lanes.values()
-    }
-
-
 def hub_families(machine: HubMachine) -> list[Family]:
     """Return a hub's metrics."""
     ledger, collector = machine.state.ledger, machine.collector
@@ -179,5 +167,4 @@ def hub_answers(
             *(pool() if pool is not None else ()),
         ],
         "queues": lambda: queues(machine),
-        "deletion_costs": lambda: deletion_costs(machine),
     }

@@ -1,4 +1,4 @@
-"""The side port and the deletion costs of a program, where they are asked for; loaded only then."""
+"""The side port of a program, where it is asked for; its server is loaded only then."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from taskmesh.config import Config
-from taskmesh.errors import ConfigError
 from taskmesh.http.requests import LoopRequests
 from taskmesh.http.settings import side_settings
 from taskmesh.system.loop import Loop
@@ -40,33 +39,3 @@ def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterat
         requests.address = port.address
         tell(port.address)
         yield requests
-
-
-@contextlib.contextmanager
-def hub_side(
-    config: Config,
-    loop: Loop,
-    record: Callable[[str, dict[str, object]], None],
-    deployments: tuple[str, ...],
-) -> Iterator[LoopRequests | None]:
-    """Open a hub's side port, and keep the deletion costs of Deployments' pods, until the end of the block.
-
-    Args:
-        config: the user's settings.
-        loop: the hub's loop.
-        record: logs the side port's address, and errors.
-        deployments: names of the Deployments; none for no costs.
-
-    Raises:
-        ConfigError: the address cannot be bound; costs are to be kept without a side port, or not in a pod.
-    """
-    with side_port(config, loop, lambda at: record("http", {"address": at})) as requests:
-        if not deployments:
-            yield requests
-            return
-        if requests is None:
-            raise ConfigError("--deletion-cost needs the side port: give --http HOST:PORT, too")
-        from taskmesh.http.deletion_cost import DeletionCosts, Pods
-
-        with DeletionCosts(deployments, Pods(), lambda: requests.ask("deletion_costs"), record):
-            yield requests

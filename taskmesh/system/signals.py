@@ -61,15 +61,6 @@ class StopRequest:
         while not self.asked and not self.parent_gone:
             self._loop.turn()
 
-    def wait(self, seconds: float) -> None:
-        """Wait for a signal, unless one has come, for at most `seconds`; only in the main thread."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals())
-        try:
-            if not self.asked and seconds > 0:
-                signal.sigtimedwait(_signals(), seconds)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGHUP or not self.asked:
             self.asked += 1

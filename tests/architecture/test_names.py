@@ -36,7 +36,7 @@ LATE_IMPORTS = {
     "taskmesh/context.py": "a slot that runs no schedule's tasks needs no dates",
     "taskmesh/mesh.py": "inspect is slow to load and most programs have no schedules",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
-    "taskmesh/http/side_port.py": "http.server and ssl are slow to load and most programs need neither",
+    "taskmesh/http/side_port.py": "http.server is slow to load and most programs need no side port",
     "taskmesh/net/child_hub.py": "the parent needs no hub, and its child no more of the client than this",
     "taskmesh/net/embedded.py": "sqlite3 is slow to load and most meshes have no journal",
     "taskmesh/net/hub/journal.py": "redis is slow to load, is an extra, and most hubs have no journal there",

@@ -37,6 +37,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/hub/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/net/client/settings.py": "each of the three rooms has one",
+    "taskmesh/http/side_port.py": "loads the server only where a program asks for one",
     "taskmesh/pool/coroutines.py": "one rule, for slots, nested calls and Spark's steps",
     "taskmesh/pool/tickets.py": "the pipe that decides whether a task starts",
     "taskmesh/security/peer_errors.py": "one rule of the log, shared by hub and ZAP handler",

@@ -20,7 +20,6 @@ KEDA = {**TOKEN, "workerDefaults": {"autoscaling": {"type": "keda"}}}
 ON_HPA = {"workerDefaults": {"autoscaling": {"type": "hpa"}}}
 MONITORED = {**TOKEN, "metrics": {"podMonitor": {"enabled": True}}}
 OUTSIDE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://elsewhere:5550"]}}
-COSTED = {"workerDefaults": {"deletionCost": {"enabled": True}}}
 IN_REDIS = {"hub": {"journal": {"existingSecret": "s"}}}
 ON_VOLUME = {"hub": {"journal": {"persistence": {"enabled": True}}}}
 CLAIM = "PersistentVolumeClaim/m-hub-journal"
@@ -231,7 +230,6 @@ EFFECTS = [
         6,
         ON_HPA,
     ),
-    _worker("deletionCost.enabled", True, f"{HUB_BOX}/args", HAS("--deletion-cost=m-default")),
     _worker("pdb.enabled", False, "PodDisruptionBudget/m-default", GONE),
     _worker("pdb.maxUnavailable", "25%", "PodDisruptionBudget/m-default:spec/maxUnavailable", "25%"),
     _worker("spread", False, f"{POOL_POD}/topologySpreadConstraints", GONE),
@@ -265,8 +263,6 @@ EFFECTS = [
     _same("networkPolicy.clientsFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/0/from"),
     Effect("networkPolicy.workersFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/1/from", HAS(FRIEND[0])),
     _same("networkPolicy.journalTo", FRIEND, f"{HUB_RULES}/egress/1/to", IN_REDIS),
-    _same("networkPolicy.apiTo", FRIEND, f"{HUB_RULES}/egress/1/to", COSTED),
-    Effect("networkPolicy.apiPorts", [99], f"{HUB_RULES}/egress/1/ports/0/port", 99, COSTED),
     _same("networkPolicy.httpFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/2/from", TOKEN),
     Effect("networkPolicy.extraIngress", [RULE], "NetworkPolicy/m-hub:spec/ingress", HAS(RULE)),
     Effect(

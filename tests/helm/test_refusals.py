@@ -85,10 +85,6 @@ REFUSED = {
         pool(drain={"timeoutSeconds": 20}, terminationGracePeriodSeconds=30),
         "more than drain.timeoutSeconds + 10",
     ),
-    "deletion cost without a hub": (
-        {**pool(deletionCost={"enabled": True}), **ELSEWHERE},
-        "the hub of this release writes it",
-    ),
     "more bytes than memory": (
         {"config": {"hub": {"max_bytes": "4GiB"}}},
         "raise the limit to twice of max_bytes",

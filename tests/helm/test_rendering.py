@@ -82,7 +82,7 @@ def test_names_that_yaml_takes_for_something_else_stay_names():
         "keys": {"existingSecret": "1e3"},
         "http": {"existingSecret": "0x1"},
         "metrics": {"podMonitor": {"enabled": True}},
-        "workerDefaults": {"deletionCost": {"enabled": True}, "tasksConfigMap": "12", "modules": ["on"]},
+        "workerDefaults": {"tasksConfigMap": "12", "modules": ["on"]},
         "workerPools": {"default": None, "no": {"autoscaling": {"type": "keda"}}, "yes": {}},
     }
 

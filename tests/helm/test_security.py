@@ -21,8 +21,7 @@ OURS = {"hub", "worker", "client"}
 @FILES
 def test_pods_run_without_root_and_without_a_token(file):
     for name, pod in pod_specs(rendered(values_of(file))).items():
-        writes = any(each.startswith("--deletion-cost=") for each in pod["containers"][0].get("args", ()))
-        assert pod["automountServiceAccountToken"] is writes, name
+        assert pod["automountServiceAccountToken"] is False, name
         assert pod["enableServiceLinks"] is False, name
         security = pod["securityContext"]
         assert security["runAsNonRoot"] is True, name
@@ -124,28 +123,6 @@ def test_pools_accept_no_connection_and_the_http_port_is_loopback_s():
     box = found["Deployment/m-default"]["spec"]["template"]["spec"]["containers"][0]
     assert "ports" not in box
     assert "--http=127.0.0.1:5580" in box["args"]
-
-
-def test_the_hub_alone_may_annotate_pods_and_change_nothing_that_they_run():
-    """K6: with the pools' own tokens every task could rewrite each pod of the namespace."""
-    values = {**MINIMAL, "workerDefaults": {"deletionCost": {"enabled": True}}}
-    found = {name_of(each): each for each in rendered(values)}
-
-    assert found["Role/m-hub"]["rules"] == [
-        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}
-    ]
-    binding = found["RoleBinding/m-hub"]
-    assert binding["roleRef"]["name"] == "m-hub"
-    (subject,) = binding["subjects"]
-    assert found[f"ServiceAccount/{subject['name']}"]["automountServiceAccountToken"] is False
-    pods = pod_specs(found.values())
-    assert {name for name, pod in pods.items() if pod["serviceAccountName"] == subject["name"]} == {
-        "Deployment/m-hub"
-    }
-    assert {name for name, pod in pods.items() if pod["automountServiceAccountToken"]} == {"Deployment/m-hub"}
-    _, api = found["NetworkPolicy/m-hub"]["spec"]["egress"]
-    assert [port["port"] for port in api["ports"]] == [443, 6443]
-    assert not [name for name in map(name_of, rendered(MINIMAL)) if name.startswith("Role")]
 
 
 def test_the_hub_lets_pools_to_every_port_of_a_lane_and_clients_to_the_gateway_only():

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from taskmesh.http.deletion_cost import ANNOTATION
 from tests.containers.box import IMAGE, podman
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -38,7 +37,6 @@ VALUES: Values = {
         "replicas": 2,
         "concurrency": 2,
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "2"}},
-        "deletionCost": {"enabled": True},
         "drain": {"timeoutSeconds": 25},
         "terminationGracePeriodSeconds": 40,
         "probes": PROBES,
@@ -142,7 +140,7 @@ class Release:
     def join(self, name: str) -> None:
         """Another release, of pools only, for a queue of its own; they join this one's hub."""
         hub = f"tcp://{NAME}-hub-pods.default.svc:5550"
-        edge = {"queues": ["edge"], "replicas": 1, "deletionCost": {"enabled": False}}
+        edge = {"queues": ["edge"], "replicas": 1}
         pools = {"default": None, "edge": edge}
         outside = {"hub": {"enabled": False}, "externalHub": {"addresses": [hub]}, "workerPools": pools}
         file = self._folder / "outside.json"
@@ -170,14 +168,6 @@ class Release:
             if "deletionTimestamp" not in pod["metadata"]
             and any(each["ready"] for each in pod["status"].get("containerStatuses", ()))
         ]
-
-    def costs(self) -> dict[str, int]:
-        """The deletion costs that pods have written."""
-        found = {
-            name: each["metadata"].get("annotations", {}).get(ANNOTATION)
-            for name, each in self.pods().items()
-        }
-        return {name: int(cost) for name, cost in found.items() if cost is not None}
 
     def count(self, number: int, timeout: float = 60) -> None:
         """Waits until there are so many pods, all of them ready."""

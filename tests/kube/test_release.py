@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from taskmesh.http.hub_metrics import LEAVING
 from tests.harness.waiting import wait_until
 from tests.kube.cluster import LOOK, NODE, Cluster
 from tests.kube.farm import AHEAD
@@ -102,39 +101,20 @@ def test_scale_out_and_scale_in_of_a_busy_pool(installed: Release, workload: Wor
     installed.cluster.kubectl("scale", f"deployment/{POOL}", "--replicas=4")
     installed.count(4)
     workload.goes_on()
-
-    wait_until(lambda: max(installed.costs().values(), default=0) > 0, 40, "pods tell what they run", LOOK)
     before = set(installed.pods())
 
-    leaving = set(workload.taskmesh("scale-in", POOL, "2").split())
-
-    assert leaving < before
-    wait_until(lambda: not leaving & set(installed.ready()), 40, "the drained pods are not ready", LOOK)
-    costs = installed.costs()
-    assert {name for name, cost in costs.items() if cost == LEAVING} == leaving
     installed.cluster.kubectl("scale", f"deployment/{POOL}", "--replicas=2")
-    gone(installed, leaving)
+
     installed.count(2)
-    assert set(installed.pods()) == before - leaving
+    assert set(installed.pods()) < before
     workload.goes_on()
 
 
-def test_the_hub_alone_may_annotate_pods_and_nobody_may_change_what_they_run(installed: Release):
-    """K6: a task could rewrite each pod of the namespace, with its own pod's token."""
-
-    def may(account: str, *what: str) -> bool:
-        user = f"--as=system:serviceaccount:default:{account}"
-        told = installed.cluster.kubectl("auth", "can-i", "patch", "pods", *what, user, check=False)
-        return told.strip() == "yes"
-
-    assert (may(f"{NAME}-hub", "--subresource=status"), may(f"{NAME}-hub")) == (True, False)
-    assert (may(NAME, "--subresource=status"), may(NAME)) == (False, False)
-    assert {pod["spec"]["serviceAccountName"] for pod in installed.pods().values()} == {NAME}
-    token = ("test", "-e", "/var/run/secrets/kubernetes.io")
-    for pod in installed.ready():
-        outcome = installed.cluster.kubectl("exec", pod, "--", *token, check=False)
-        assert outcome == ""
-    assert installed.costs()  # written by the hub
+def test_no_pod_has_a_token_of_the_cluster(installed: Release):
+    """A task could change other pods of the namespace, with its own pod's token."""
+    for pod in (*installed.ready(HUB), *installed.ready()):
+        found = installed.cluster.kubectl("exec", pod, "--", "ls", "/var/run/secrets", check=False)
+        assert "kubernetes.io" not in found
 
 
 def evict(cluster: Cluster, pod: str) -> bool:

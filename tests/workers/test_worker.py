@@ -132,28 +132,3 @@ def test_a_pool_of_another_name_beside_the_first(programs: Programs):
     assert second.process.poll() is None
     listed = rows(programs.run("pools", "--address", address, "--json"))
     assert [pool["pool"] for pool in listed] == ["pool.a.b"]
-
-
-def test_a_worker_that_an_operator_drains_stays_until_it_is_ended(programs: Programs):
-    """K6: it waits to be ended by Kubernetes, which would start it anew, and needs no token to know."""
-    address = programs.hub()[1]
-    worker = programs.worker(address, "--name", "mine", "--stay", "60")
-
-    assert programs.run("drain", "mine", "--wait", "20", "--address", address).returncode == 0
-    assert worker.process.poll() is None
-
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
-
-
-def test_a_worker_that_a_signal_drains_does_not_stay(programs: Programs):
-    worker = programs.worker(programs.hub()[1], "--stay", "600")
-
-    worker.signal(signal.SIGTERM)
-
-    assert worker.wait() == 0
-
-
-@pytest.mark.parametrize("text", ["soon", "-1", "nan", "1e9"])
-def test_what_is_no_time_to_stay_is_refused(programs: Programs, text: str):
-    assert programs.run("worker", f"--stay={text}").returncode == 2

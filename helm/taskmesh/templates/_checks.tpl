@@ -112,9 +112,6 @@
 {{- if not $pool.queues -}}
 {{- fail (printf "workerPools.%s: queues is empty: a pool without a queue gets no task" $name) -}}
 {{- end -}}
-{{- if and $pool.deletionCost.enabled (not $root.Values.hub.enabled) -}}
-{{- fail (printf "workerPools.%s: deletionCost.enabled needs hub.enabled=true: the hub of this release writes it" $name) -}}
-{{- end -}}
 {{- if ne $scaling.type "none" -}}
 {{- if hasKey (default dict (index $root.Values.workerPools $name)) "replicas" -}}
 {{- fail (printf "workerPools.%s: replicas and autoscaling.type=%s contradict each other: leave replicas out" $name $scaling.type) -}}

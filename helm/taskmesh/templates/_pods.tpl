@@ -101,15 +101,11 @@ secret:
 {{- end }}
 {{- end }}
 
-{{- /* The account of every pod that knows no token of the cluster's API. */}}
-{{- define "taskmesh.account" -}}
-serviceAccountName: {{ include "taskmesh.serviceAccount" . | quote }}
-automountServiceAccountToken: false
-{{- end }}
-
-{{- /* What every pod says: call with (list root podSecurityContext). */}}
+{{- /* What every pod says: call with (list root podSecurityContext). None has a token of the cluster's API. */}}
 {{- define "taskmesh.podHead" -}}
 {{- $root := index . 0 -}}
+serviceAccountName: {{ include "taskmesh.serviceAccount" $root | quote }}
+automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
   {{- toYaml (default $root.Values.podSecurityContext (index . 1)) | nindent 2 }}

@@ -25,12 +25,3 @@
 {{- end -}}
 {{- toJson $pools -}}
 {{- end }}
-
-{{- /* The Deployments whose pods' deletion costs the hub keeps: NAME,NAME or nothing. */}}
-{{- define "taskmesh.deletionCosts" -}}
-{{- $names := list -}}
-{{- range $pool, $of := include "taskmesh.pools" . | fromJson -}}
-{{- if $of.deletionCost.enabled }}{{ $names = append $names (printf "%s-%s" (include "taskmesh.fullname" $) $pool) }}{{ end -}}
-{{- end -}}
-{{- join "," $names -}}
-{{- end }}

@@ -27,9 +27,6 @@ args:
   - --keys=/etc/taskmesh/keys
   {{- include "taskmesh.httpArguments" (list $root "worker") | nindent 2 }}
   - --config=/etc/taskmesh/config/taskmesh.toml
-  {{- if $of.deletionCost.enabled }}
-  - --stay=30  # drained by an operator it is the cheapest: time for a smaller Deployment to take it
-  {{- end }}
   - --json
 env:
   - name: POD_NAME

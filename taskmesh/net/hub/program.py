@@ -8,7 +8,7 @@ from typing import Any
 from taskmesh.config import Config
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.http.hub_metrics import hub_answers
-from taskmesh.http.side_port import hub_side
+from taskmesh.http.side_port import side_port
 from taskmesh.net.endpoints import Endpoints, check_local
 from taskmesh.net.hub.file_limit import socket_limit
 from taskmesh.net.hub.journal import hub_journal
@@ -32,7 +32,6 @@ def run_hub(
     pool: PoolInHub | None = None,
     parent: int = 0,
     private: str = "",
-    deployments: tuple[str, ...] = (),
 ) -> None:
     """Run a hub until it is asked to stop.
 
@@ -44,7 +43,6 @@ def run_hub(
         pool: a pool in the same process.
         parent: a process id whose end ends the hub too, 0 for none.
         private: the address of a gateway without keys for that process.
-        deployments: in Kubernetes, the Deployments whose pods' deletion costs it keeps.
 
     Raises:
         InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
@@ -59,7 +57,7 @@ def run_hub(
         Context(max_sockets=socket_limit(settings.max_pools)) as context,
         StopRequest(loop, parent).listening() as stop,
         hub_journal(config.hub) as journal,
-        hub_side(config, loop, record, deployments) as reception,
+        side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
     ):
         hub = ListeningHub(
             context, loop, record, config, settings, bind=bind, pool=pool, journal=journal, private=private

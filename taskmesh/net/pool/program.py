@@ -50,7 +50,6 @@ def run_pool(
     news: News,
     record: Record = _ignore,
     patience: float = PATIENCE,
-    stay: float = 0.0,
 ) -> bool:
     """Run a pool until it has drained or all hubs refuse it; a signal drains, a second one ends it at once.
 
@@ -64,7 +63,6 @@ def run_pool(
         news: reports anything else that people should know, as a kind and a sentence.
         record: logs tasks that fail.
         patience: seconds in which the first slot must come up.
-        stay: seconds to wait for a signal after a drain that was asked for over HTTP or by an operator.
 
     Returns:
         True if it has drained; False when it was cut short.
@@ -80,23 +78,22 @@ def run_pool(
         Context() as context,
         StopRequest(loop).listening() as stop,
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
+        contextlib.ExitStack() as closing,
     ):
-        with contextlib.ExitStack() as closing:
-            events: deque[object] = deque()
-            sockets = dialled_hubs(context, loop, settings, config, events, closing)
-            machine = PoolMachine(settings, time.monotonic())
-            starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
-            gateway = partial(own_first, hubs)
-            pool = pool_with_slots(
-                loop, machine, sockets, gateway, starts, config, events=events, modules=modules, record=record
-            )
-            closing.callback(_end_slots, pool)
-            loop.parts = [pool]
-            if reception is not None:
-                reception.serve(pool_answers(machine, lambda: _drain(pool, config.pool.grace)))
-            monitor = SessionMonitor(machine, sockets, ready, news)
-            _turn_until_left(loop, pool, stop, monitor, config.pool.grace)
-        stop.wait(stay if pool.left == "" else 0.0)
+        events: deque[object] = deque()
+        sockets = dialled_hubs(context, loop, settings, config, events, closing)
+        machine = PoolMachine(settings, time.monotonic())
+        starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
+        gateway = partial(own_first, hubs)
+        pool = pool_with_slots(
+            loop, machine, sockets, gateway, starts, config, events=events, modules=modules, record=record
+        )
+        closing.callback(_end_slots, pool)
+        loop.parts = [pool]
+        if reception is not None:
+            reception.serve(pool_answers(machine, lambda: _drain(pool, config.pool.grace)))
+        monitor = SessionMonitor(machine, sockets, ready, news)
+        _turn_until_left(loop, pool, stop, monitor, config.pool.grace)
     return _has_drained(pool)
 
 
