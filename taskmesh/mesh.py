@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -335,7 +334,7 @@ class Mesh(Submitter):
         when: float | str | Schedule,
         **kwargs: Any,
     ) -> None:
-        """Have the hub run `fn(*args, **kwargs)` by the clock, until the schedule is removed or the hub ends.
+        """Have the hub run `fn(*args, **kwargs)` by the clock, until the schedule is removed.
 
         A schedule of the same name is replaced: its next run is by the new times. Nobody gets the result; a
         run that fails is an event of the hub (`taskmesh schedule list` counts them).
@@ -350,7 +349,6 @@ class Mesh(Submitter):
         Raises:
             ConfigError: the name, the schedule or an option of the task cannot be used.
             SerializationError: the function or an argument cannot be pickled.
-            NotDurable: `catchup="all"`, and the hub has no journal.
             TaskMeshError: the hub refuses, and says why.
             HubUnreachable: the hub does not answer.
         """
@@ -366,9 +364,7 @@ class Mesh(Submitter):
         part = encoded.part_of(args, kwargs)
         payload = dumps_call(args, kwargs, where=encoded.call.spec.name, memfd=self._table.memfd)
         check_size(payload, self._limit, f"the call of {encoded.call.spec.name}", args, kwargs)
-        declaration = Declaration(
-            name, timing, firing_spec(encoded.call.spec), payload, time.time(), stays=True, part=part
-        )
+        declaration = Declaration(name, timing, firing_spec(encoded.call.spec), payload, part)
         self._client.open().put_schedule(declaration)
 
     def unschedule(self, name: str) -> bool:

@@ -6,13 +6,10 @@ The first cron line or time zone of a program loads the calendar: 4 ms, then 0.1
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 from weakref import WeakSet, WeakValueDictionary
-
-import msgspec
 
 from taskmesh.errors import ConfigError
 from taskmesh.wire.runs import LONGEST_NAME
@@ -25,9 +22,6 @@ from taskmesh.wire.schedules import (
     Timing,
 )
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -38,14 +32,9 @@ class Schedule:
             month, month, day of the week.
         tz: the time zone of the cron line. Where clocks change, fixed times run once that day, and a line
             whose minute or hour is a wildcard runs by elapsed time, as with Debian's cron.
-        overlap: what to do if the last run has not ended. "skip" leaves this one out, "queue" lets one more
-            wait, "allow" runs both, "replace" cancels the last one.
-        catchup: what to do about times that were missed since the hub stood still or its clock was set.
-            "latest" makes up for the newest, "none" for none, and "all" for all: it needs a durable hub.
-        window: seconds after its time in which a missed run is made up for; any number if not given.
-        jitter: seconds by which each run is put off at most, by a share of its own.
-        start: the earliest time of a run, with a time zone.
-        end: the latest time of a run, with a time zone.
+        overlap: what to do if the last run has not ended: "skip" leaves this one out, "allow" runs both.
+        catchup: what to do about times that were missed since the hub stood still or its clock was set:
+            "latest" makes up for the newest, "none" for none.
 
     Raises:
         ConfigError: a value cannot be used.
@@ -53,12 +42,8 @@ class Schedule:
 
     when: float | str
     tz: str = "UTC"
-    overlap: Literal["skip", "queue", "allow", "replace"] = "skip"
-    catchup: Literal["latest", "all", "none"] = "latest"
-    window: float | None = None
-    jitter: float = 0.0
-    start: datetime | None = None
-    end: datetime | None = None
+    overlap: Literal["skip", "allow"] = "skip"
+    catchup: Literal["latest", "none"] = "latest"
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -75,17 +60,6 @@ class Schedule:
         for name, known in (("overlap", OVERLAPS), ("catchup", CATCHUPS)):
             if getattr(self, name) not in known:
                 raise ConfigError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
-        self._check_bounds()
-
-    def _check_bounds(self) -> None:
-        for name in ("window", "jitter"):
-            value = getattr(self, name)
-            if not ((value is None and name == "window") or (_is_number(value) and value >= 0)):
-                raise ConfigError(f"{name} is a finite number of seconds >= 0, not {value!r}")
-        for name in ("start", "end"):
-            value = getattr(self, name)
-            if value is not None and getattr(value, "tzinfo", None) is None:
-                raise ConfigError(f"{name} is a datetime with a time zone, not {value!r}")
         if not isinstance(self.tz, str) or not self.tz or len(self.tz) > LONGEST_NAME:
             raise ConfigError(f"tz is the name of a time zone such as 'Europe/Berlin', not {self.tz!r:.200}")
         if "TASKMESH_SLOT" not in os.environ and (isinstance(self.when, str) or self.tz.upper() != "UTC"):
@@ -103,22 +77,12 @@ class Schedule:
     @property
     def timing(self) -> Timing:
         """The schedule as it travels."""
-        is_line = isinstance(self.when, str)
-        return Timing(
-            cast(str, self.when) if is_line else "",
-            0.0 if is_line else float(self.when),
-            self.tz,
-            self.overlap,
-            self.catchup,
-            0.0 if self.window is None else max(self.window, 1e-3),
-            float(self.jitter),
-            0.0 if self.start is None else self.start.timestamp(),
-            0.0 if self.end is None else self.end.timestamp(),
-        )
+        line, period = (self.when, 0.0) if isinstance(self.when, str) else ("", float(self.when))
+        return Timing(line, period, self.tz, self.overlap, self.catchup)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_schedule(value: object) -> Schedule | None:
@@ -174,9 +138,3 @@ def declarations() -> list[Declaration]:
         SerializationError: a function cannot travel.
     """
     return [task.declaration() for _, task in sorted(_declared.items())]
-
-
-def encoded_declarations() -> bytes:
-    """Return the same, encoded as messages are; empty if there are none."""
-    found = declarations()
-    return msgspec.msgpack.encode(found) if found else b""

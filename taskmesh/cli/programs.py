@@ -117,11 +117,11 @@ def up(
     from taskmesh.net.pool.modules import check_modules, use_current_directory
 
     use_current_directory()
-    schedules = check_modules(modules or ())
+    check_modules(modules or ())
     from taskmesh.net.local_pool import LocalPool
 
     slots, imported = config.pool.slots, tuple(modules or ())
-    pool = LocalPool(config, slots=slots, name=name, modules=imported, schedules=schedules)
+    pool = LocalPool(config, slots=slots, name=name, modules=imported)
     _serve(out, config, bind, log_level, pool=pool, slots=config.pool.slots)
 
 
@@ -232,7 +232,7 @@ def worker(
     from taskmesh.net.pool.modules import check_modules, use_current_directory
 
     use_current_directory()
-    schedules = check_modules((*(modules or ()), *config.pool.only_registered))
+    check_modules((*(modules or ()), *config.pool.only_registered))
     from taskmesh.net.pool.program import run_pool
 
     slots = config.pool.slots
@@ -258,7 +258,6 @@ def worker(
         slots=slots,
         name=name,
         modules=tuple(modules or ()),
-        schedules=schedules,
         ready=ready,
         news=lambda kind, text: out.news(kind, text, {"message": text}),
         record=event_log(out, log_level).record,

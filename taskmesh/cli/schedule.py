@@ -10,7 +10,7 @@ from taskmesh.cli.format import printable
 from taskmesh.cli.operator import Reach, hub_command
 from taskmesh.cli.options import command, hub_settings
 from taskmesh.cli.output import Output
-from taskmesh.cli.submission import Arguments, Function, moment_of, parse, resolve
+from taskmesh.cli.submission import Arguments, Function, parse, resolve
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -53,19 +53,11 @@ def put(
     when: Annotated[str, typer.Option(metavar="LINE|SECONDS", help="A cron line, or a number of seconds.")],
     tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the cron line.")] = "UTC",
     overlap: Annotated[
-        str,
-        typer.Option(metavar="RULE", help="If the last run has not ended: skip, queue, allow or replace."),
+        str, typer.Option(metavar="RULE", help="If the last run has not ended: skip or allow this one.")
     ] = "skip",
     catchup: Annotated[
-        str, typer.Option(metavar="RULE", help="Missed times to make up for: latest, all or none.")
+        str, typer.Option(metavar="RULE", help="Missed times to make up for: latest or none.")
     ] = "latest",
-    window: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Make up for a missed time only so late; default: any."),
-    ] = None,
-    jitter: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Put each run off by up to this long.")
-    ] = 0.0,
 ) -> None:
     """Have a hub run a function by the clock, in place of a schedule of the same name."""
     from taskmesh.mesh import Mesh
@@ -75,7 +67,7 @@ def put(
     use_current_directory()
     called = resolve(function)
     positional, named = parse(arguments or ())
-    rules: dict[str, Any] = {"overlap": overlap, "catchup": catchup, "window": window, "jitter": jitter}
+    rules: dict[str, Any] = {"overlap": overlap, "catchup": catchup}  # Schedule checks them
     timing = Schedule(period_or_line(when), tz=tz, **rules)
     with Mesh(config=config) as mesh:
         mesh.schedule(name, called, *positional, when=timing, **named)
@@ -106,20 +98,6 @@ def run(reach: Reach, out: Output, name: Name) -> None:
     out.value(reach.command("schedule-run", name), lambda found: f"task {found['task_id']}")
 
 
-@hub_command
-def backfill(
-    reach: Reach,
-    out: Output,
-    name: Name,
-    since: Annotated[str, typer.Argument(metavar="FROM", help="As 2026-11-23T00:00:00Z, included.")],
-    until: Annotated[str, typer.Argument(metavar="TO", help="Likewise, included.")],
-) -> None:
-    """Run the call of a schedule for each time between two that it has not run for."""
-    begin, end = moment_of(since).timestamp(), moment_of(until).timestamp()
-    found = reach.command("schedule-backfill", f"{begin} {end} {name}")
-    out.value(found, f"{found['fired']} runs of {printable(name)}")
-
-
 COMMANDS = {
     "list": list_schedules,
     "next": next_ticks,
@@ -128,7 +106,6 @@ COMMANDS = {
     "resume": resume,
     "remove": remove,
     "run": run,
-    "backfill": backfill,
 }
 
 

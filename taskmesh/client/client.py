@@ -199,7 +199,7 @@ class Client:
         """Tell the hub of a schedule that a module has declared since the mesh was opened.
 
         Raises:
-            HubUnreachable: the hub does not answer; the client repeats the message when it does.
+            HubUnreachable: the hub does not answer.
             TaskMeshError: it refuses.
         """
         port = self._port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +39,6 @@ class ScheduledTask:
         self.name = (options.name or function_name(fn))[:LONGEST_NAME]
         self._fn = fn
         self._options = options
-        self._made = time.time()
         check_options(options, self.name)
         try:
             inspect.signature(fn).bind()
@@ -70,7 +68,7 @@ class ScheduledTask:
         payload = dumps_call((), {}, where=self.name)
         by = self._options.by
         part = "" if by is None else str(by())
-        return Declaration(self.name, self.schedule.timing, spec, payload, self._made, stays=False, part=part)
+        return Declaration(self.name, self.schedule.timing, spec, payload, part, in_code=True)
 
 
 def schedule_of(when: object) -> Schedule:

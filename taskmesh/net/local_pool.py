@@ -17,7 +17,6 @@ from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.security.keys import HUB
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.system.loop import Loop
-from taskmesh.wire.schedules import Declaration
 
 
 class LocalPool:
@@ -28,7 +27,6 @@ class LocalPool:
         slots: number of tasks that run at once.
         name: the pool's name.
         modules: modules that slots import when they start.
-        schedules: the schedules that they declare.
 
     Attributes:
         name: the pool's name.
@@ -45,11 +43,10 @@ class LocalPool:
         slots: int,
         name: str = "",
         modules: tuple[str, ...] = (),
-        schedules: tuple[Declaration, ...] = (),
     ) -> None:
         check_all_names(config, name)
         self._config = config
-        self._settings = pool_settings(config, slots=slots, name=name, schedules=schedules)
+        self._settings = pool_settings(config, slots=slots, name=name)
         self._modules = modules
         self._pool: PoolShell | None = None
         self.name = self._settings.pool

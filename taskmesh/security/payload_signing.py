@@ -212,11 +212,6 @@ class PayloadSigner:
             pickled = b""
         return msgspec.structs.replace(failure, pickled=pickled)
 
-    def declared(self, message: m.Declared) -> m.Declared:
-        """Sign the calls of schedules that a pool declares."""
-        signed = [self.declaration(one) for one in message.declarations]
-        return msgspec.structs.replace(message, declarations=signed)
-
     def declaration(self, declaration: Declaration) -> Declaration:
         """Sign the call of a schedule: for its spec alone, since the hub makes the tasks and their numbers.
 

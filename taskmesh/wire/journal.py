@@ -101,21 +101,15 @@ class JournalSchedule(msgspec.Struct, array_like=True):
 
 
 class JournalCursor(msgspec.Struct, array_like=True):
-    """The progress of a schedule; written together with the tasks of the firings up to there.
+    """The progress of a schedule; written together with the task of its last firing.
 
     Attributes:
         cursor: the latest tick that was dealt with, in seconds since the epoch.
-        high: the latest tick that has a name, None if there is none.
-        rewinds: how often the clock has gone back and made ticks come again.
         counts: how many ticks fired, were skipped or missed, and how many firings ended in which state.
-        spans: first and last of ticks one after the other that have fired.
     """
 
     cursor: Number
-    high: Number | None
-    rewinds: Counter
     counts: dict[Name, Counter]
-    spans: list[tuple[Number, Number]]
 
 
 class JournalChild(msgspec.Struct, array_like=True):

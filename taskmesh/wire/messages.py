@@ -128,8 +128,7 @@ class Command(msgspec.Struct, tag=8):
     verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id),
     "cancel-batch" (the id of a batch), "cancel-client" (a client's name or id), "cancel-key" (a key's user),
     "limit" (NAME:RATE or NAME:COUNT), "unlimit" (a limit's name),
-    "schedule-pause", "schedule-resume", "schedule-remove", "schedule-run"
-    (a schedule), "schedule-backfill" (FROM TO SCHEDULE, in seconds since the epoch).
+    "schedule-pause", "schedule-resume", "schedule-remove", "schedule-run" (a schedule).
     """
 
     number: int
@@ -280,13 +279,11 @@ class Answer(msgspec.Struct, tag=26):
         number: Number of the request.
         value: Plain data.
         error: The reason why it is refused; empty when it worked.
-        not_durable: It is refused since this hub has no journal.
     """
 
     number: int
     value: Any
     error: str = ""
-    not_durable: bool = False
 
 
 class ClientRefused(msgspec.Struct, tag=27):
@@ -449,14 +446,6 @@ class SlotGone(msgspec.Struct, tag=46):
     pid: int
 
 
-class Declared(msgspec.Struct, tag=47):
-    """The schedules that the modules of a pool's slots declare."""
-
-    epoch: int
-    session: int
-    declarations: list[Declaration]
-
-
 class PoolNeedSpec(msgspec.Struct, tag=45):
     """Tasks came whose specs the pool does not have: hand them back as returned and send the specs again."""
 
@@ -577,5 +566,5 @@ ToClient = (
     | SinkDeliver
     | SinkTold
 )
-PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone | Declared
+PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster

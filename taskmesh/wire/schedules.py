@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 else:
     Payload = bytes | msgspec.msgpack.Ext  # as in `wire.runs`
 
-OVERLAPS = ("skip", "queue", "allow", "replace")
+OVERLAPS = ("skip", "allow")
 """Values of `Timing.overlap`."""
-CATCHUPS = ("latest", "all", "none")
+CATCHUPS = ("latest", "none")
 """Values of `Timing.catchup`."""
 SHORTEST_PERIOD, LONGEST_PERIOD = 0.01, 1e10
 """Seconds between two firings of a schedule with a period."""
@@ -31,12 +31,8 @@ class Timing(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         cron: A cron line; empty if there is a period.
         period: Seconds from one firing to the next: the epoch plus a multiple of it.
         tz: Time zone of the cron line.
-        overlap: What to do if the last firing has not ended.
-        catchup: Which missed firings to make up for.
-        window: Seconds after its time in which a missed firing is made up for; 0 for any.
-        jitter: Seconds by which a firing is put off at most, each by its own share.
-        start: The earliest time of a firing, in seconds since the epoch; 0 for none.
-        end: The latest time of a firing, in seconds since the epoch; 0 for none.
+        overlap: Whether to "skip" a firing if the last one has not ended, or to "allow" it.
+        catchup: Whether to make up for the "latest" missed firing, or for "none".
     """
 
     cron: Name = ""
@@ -44,32 +40,26 @@ class Timing(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     tz: Name = "UTC"
     overlap: Name = "skip"
     catchup: Name = "latest"
-    window: Number = 0.0
-    jitter: Number = 0.0
-    start: Number = 0.0
-    end: Number = 0.0
 
 
 class Declaration(msgspec.Struct, frozen=True, array_like=True):
-    """A schedule as a program or a pool declares it.
+    """A schedule as a program declares it.
 
     Attributes:
         name: Its name, of which there is one in a mesh.
         timing: The times of its firings.
         spec: Spec of its tasks; the kind is FIRING.
         payload: The call, encoded.
-        made: Time of the declaration, in seconds since the epoch: the newer of two counts.
         part: The key of its tasks' limits, as in `Run`.
-        stays: It stays until it is removed. Otherwise it goes an hour after all who declare it.
+        in_code: `@task(schedule=...)` declares it: its client tells each new hub of it again.
     """
 
     name: Name
     timing: Timing
     spec: Spec
     payload: Payload
-    made: Number = 0.0
-    stays: bool = True
     part: Name = ""
+    in_code: bool = False
 
 
 def with_tick(tick: float, payload: Any) -> Any:

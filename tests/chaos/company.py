@@ -67,7 +67,6 @@ class Company:
 
     Args:
         program: The module of the clients' program.
-        tasks: Modules that pools import before they take work.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class Company:
         *,
         keys: bool = False,
         program: str = "tests.chaos.client_program",
-        tasks: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.cluster = Cluster(Programs(folder, ENVIRONMENT))
@@ -93,7 +91,6 @@ class Company:
         self._chance = chance
         self._only = ",".join(only)
         self._client_program = program
-        self._tasks = tasks
         self._names = (f"client-{number}" for number in itertools.count())
         self._turns = itertools.count()  # of what is due at the same moment
         self._due: list[tuple[float, int, Callable[[], object]]] = []
@@ -123,7 +120,7 @@ class Company:
 
     def _start_pool(self, name: str) -> None:
         slots = 2 + self._chance.randint(0, 1)
-        self.pools[name] = self.cluster.start_worker(name, *self._tasks, slots=slots, wait=False)
+        self.pools[name] = self.cluster.start_worker(name, slots=slots, wait=False)
 
     def _start_client(self) -> None:
         name, seed = next(self._names), self._chance.getrandbits(30)

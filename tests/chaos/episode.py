@@ -37,7 +37,6 @@ class Episode:
 
     Attributes:
         program: The module of the clients' program.
-        tasks: Modules that pools import before they take work.
 
     Args:
         folder: Where logs go.
@@ -48,7 +47,6 @@ class Episode:
     """
 
     program = "tests.chaos.client_program"
-    tasks: Sequence[str] = ()
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class Episode:
         self._only = tuple(only)
         self._say = say
         self._chance = chance
-        self._company = Company(folder, chance, only, keys=keys, program=self.program, tasks=self.tasks)
+        self._company = Company(folder, chance, only, keys=keys, program=self.program)
         self._operators = Operators(self._company, chance)
         self._strikes = Strikes(self._company, self._operators, chance, harsh=harsh)
         self._began = time.monotonic()

@@ -19,7 +19,7 @@ import psutil
 
 from tests.chaos.episode import Episode
 from tests.chaos.strikes import Kills
-from tests.chaos.ticks import NAME, judge_ticks, write_module
+from tests.chaos.ticks import judge_ticks
 from tests.chaos.workflow_program import RESIDENT, ROUNDS
 from tests.chaos.workflows import AT_ONCE, RATE
 from tests.harness.journal import Journal
@@ -75,11 +75,9 @@ class Soak(Episode):
     """One long episode."""
 
     program = "tests.chaos.workflow_program"
-    tasks = (NAME,)
 
     def __init__(self, folder: Path, seed: int, seconds: float, say: Callable[[str], object]) -> None:
         super().__init__(folder, seed, seconds, harsh=True, say=say)
-        write_module(folder)
         self._company.spared = frozenset((POOL, RESIDENT))
         self._company.cluster.programs.env["TASKMESH_HUB__RESULT_TTL"] = str(RESULT_TTL)
         self._kills = Kills(self._company, self._operators, self._chance)

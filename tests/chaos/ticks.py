@@ -1,39 +1,32 @@
-"""A schedule of a soak's pools, and the judge of its firings: none twice, none missed without a cause."""
+"""The schedule of a soak, and the judge of its firings: none twice, none missed without a cause."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Set
 from itertools import pairwise
 from pathlib import Path
 
+from taskmesh import current_task
 from tests.chaos.company import Record
 from tests.harness.cluster import LEASE
 from tests.harness.journal import Journal
 
 PERIOD = 0.5
-NAME = "soak_ticks"
 LOG = "ticks.log"
 RETURN = 5.0 + 2 * LEASE
-"""Seconds after a hub's start in which pools have declared the schedule to it."""
-MODULE = f"""
-import os
-from taskmesh import Schedule, current_task, task
-from tests.harness.journal import Journal
+"""Seconds after a hub's start in which the client that nobody kills has declared the schedule to it."""
 
-@task(schedule=Schedule({PERIOD}, overlap="allow"))
-def soak_tick():
+
+def soak_tick() -> None:
+    """Note the firing, in the folder in which pools start."""
     me = current_task()
-    place = round(me.scheduled_for.timestamp() / {PERIOD})
-    Journal({LOG!r}).write("tick", place, me.id, me.attempt, os.getpid())
-"""
-"""It is no module of the tests': whoever imports it declares the schedule."""
-
-
-def write_module(folder: Path) -> None:
-    """Write the module into the folder in which pools start."""
-    (folder / f"{NAME}.py").write_text(MODULE)
+    tick = me.scheduled_for
+    assert tick is not None
+    place = round(tick.timestamp() / PERIOD)
+    Journal(LOG).write("tick", place, me.id, me.attempt, os.getpid())
 
 
 def judge_ticks(folder: Path, record: Record) -> list[str]:

@@ -13,10 +13,11 @@ import sys
 import threading
 from pathlib import Path
 
-from taskmesh import Mesh, gather
+from taskmesh import Mesh, Schedule, gather, task
 from taskmesh.errors import MeshClosed, WorkerCrashed
 from tests.chaos.client_program import DEADLINE, STOP, tell
 from tests.chaos.errands import triple
+from tests.chaos.ticks import PERIOD, soak_tick
 from tests.chaos.workflows import WORKFLOWS, Ledger
 from tests.harness.cluster import OVERRIDES
 from tests.harness.journal import Journal
@@ -71,6 +72,7 @@ def submit_rounds(mesh: Mesh, journal: Journal, stop: Path) -> None:
 
 def main(address: str, folder: str, name: str, seed: str, only: str) -> None:
     stop = Path(folder) / STOP
+    scheduled = task(schedule=Schedule(PERIOD, overlap="allow"))(soak_tick) if name == RESIDENT else None
     with Mesh(address, **OVERRIDES) as mesh:
         tell("ready")
         rounds = threading.Thread(target=submit_rounds, args=(mesh, Journal(Path(folder) / ROUNDS), stop))
@@ -81,6 +83,7 @@ def main(address: str, folder: str, name: str, seed: str, only: str) -> None:
         if name == RESIDENT:
             rounds.join(DEADLINE)
             assert not rounds.is_alive(), "a round has not ended"
+    del scheduled  # until here it is declared to each new hub
     tell("done")
 
 

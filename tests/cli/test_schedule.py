@@ -54,23 +54,14 @@ def test_a_period_fires_is_paused_and_goes_on(shared_programs: Programs, address
     schedule(shared_programs, address, "remove", "often")
 
 
-def test_backfill_fires_each_time_once(shared_programs: Programs, address: str):
-    schedule(shared_programs, address, "put", "hourly", "operator:add", "1", "2", "--when", "0 * * * *")
-    span = ("2026-01-05T00:00:00Z", "2026-01-05T23:00:00Z")
-
-    assert schedule(shared_programs, address, "backfill", "hourly", *span) == "24 runs of hourly\n"
-    assert schedule(shared_programs, address, "backfill", "hourly", *span) == "0 runs of hourly\n"
-
-
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
         (("put", "x", "operator:add", "--when", "99 * * * *"), 2, "99"),
         (("put", "x", "operator:add", "--when", "60", "--overlap", "perhaps"), 2, "overlap"),
-        (("put", "x", "operator:add", "--when", "60", "--catchup", "all"), 1, "catchup"),
+        (("put", "x", "operator:add", "--when", "60", "--catchup", "all"), 2, "catchup"),
         (("put", "x", "operator:add", "--when", "60", "--tz", "Mars/Olympus"), 2, "Mars/Olympus"),
         (("pause", "nobody"), 1, "nobody"),
-        (("backfill", "nobody", "yesterday", "today"), 2, "yesterday"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(

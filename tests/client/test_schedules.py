@@ -1,4 +1,4 @@
-"""Schedules of an embedded mesh, as users write them: rows W17 and W20, options, declarations, refusals."""
+"""Schedules of an embedded mesh, as users write them: options, declarations, refusals."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, Schedule, current_task, task
-from taskmesh.errors import ConfigError, NotDurable
+from taskmesh.errors import ConfigError
 from taskmesh.net.hub import shell
 from taskmesh.schedule import declarations
 from tests.harness.journal import Journal
@@ -53,13 +53,13 @@ def seconds_of(mesh: Mesh, path: Path, count: int, bound: float) -> None:
     assert mesh.status()["tasks"]["QUEUED"] == 0
 
 
-def test_w17_a_second_s_period(mesh: Mesh, tmp_path: Path):
+def test_a_second_s_period(mesh: Mesh, tmp_path: Path):
     seconds_of(mesh, tmp_path / "journal", 4, bound=0.5)  # of a machine that others use
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(360)
-def test_w17_three_hundred_seconds(mesh: Mesh, tmp_path: Path):
+def test_three_hundred_seconds(mesh: Mesh, tmp_path: Path):
     seconds_of(mesh, tmp_path / "journal", 300, bound=0.01)
     late = [real - nominal for nominal, real in firings(tmp_path / "journal")[:300]]
 
@@ -67,8 +67,8 @@ def test_w17_three_hundred_seconds(mesh: Mesh, tmp_path: Path):
     assert max(late) <= 0.05
 
 
-def test_w20_a_clock_that_is_set(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A day forward: one firing for the newest tick, and a task with at= starts; back again: ticks go on."""
+def test_a_clock_that_is_set(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A day forward: one firing, and a task with at= starts; back by hours: ticks go on."""
     journal, off = tmp_path / "journal", [0.0]
     monkeypatch.setattr(shell, "wall", lambda: time.time() + off[0])
     with Mesh(workers=2) as mesh:
@@ -78,7 +78,7 @@ def test_w20_a_clock_that_is_set(processes: None, tmp_path: Path, monkeypatch: p
         assert later.result(END_S) == "1"
         wait_until(lambda: len(firings(journal)) == 1, END_S)
         mesh.schedule("often", note, str(journal), when=0.5)
-        off[0] = 86_400.0 - 1800.0
+        off[0] = 86_400.0 - 4 * 3600.0
         before = len(firings(journal))
         wait_until(lambda: len(firings(journal)) > before + 3, END_S)
         kinds = [event["kind"] for event in mesh.events()]
@@ -123,11 +123,6 @@ def test_code_declares_and_meshes_that_are_open_are_told(processes: None, tmp_pa
     assert after.scheduled is not None
 
 
-def test_what_this_hub_cannot_keep_is_refused_in_words(mesh: Mesh):
-    with pytest.raises(NotDurable, match="has no journal: start it with --journal, or use catchup="):
-        mesh.schedule("n", note, "x", when=Schedule(1, catchup="all"))
-
-
 @pytest.mark.parametrize(
     ("when", "said"),
     [
@@ -136,6 +131,7 @@ def test_what_this_hub_cannot_keep_is_refused_in_words(mesh: Mesh):
         ("0 0 31 2 *", "is no cron line"),
         (0, "from 0.01 on"),
         (float("nan"), "from 0.01 on"),
+        (10**400, "from 0.01 on"),
         (True, "from 0.01 on"),
         (None, "not None"),
         ([1], "from 0.01 on"),
@@ -150,11 +146,8 @@ def test_what_is_no_schedule_is_refused_at_once(when: object, said: str):
     "rules",
     [
         {"overlap": "both"},
-        {"catchup": "some"},
-        {"window": -1},
-        {"jitter": float("inf")},
-        {"start": datetime(2027, 1, 1)},  # noqa: DTZ001  that is the point
-        {"end": "tomorrow"},
+        {"overlap": "queue"},
+        {"catchup": "all"},
         {"tz": ""},
         {"tz": "Europe/Nowhere"},
         {"when": "0 9 * * *", "tz": "../etc/passwd"},

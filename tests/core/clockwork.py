@@ -36,11 +36,8 @@ class Clockwork:
         self.rig.tell(ev.Clock(self.offset))
         self.settle()
 
-    def put(
-        self, name: str = "n", client: int = 1, *, stays: bool = True, made: float = 0.0, **timing: object
-    ) -> str:
-        one = spec("f", kind=FIRING)
-        declaration = Declaration(name, Timing(**timing), one, b"call", made, stays)
+    def put(self, name: str = "n", client: int = 1, **timing: object) -> str:
+        declaration = Declaration(name, Timing(**timing), spec("f", kind=FIRING), b"call")
         if client not in self.rig.hub.state.clients:
             self.rig.client(client)
         number = len(self.rig.told[client]) + 1

@@ -1,9 +1,10 @@
-"""Schedules over tcp and with keys: pools that declare, signatures, and restarts."""
+"""Schedules over tcp and with keys: signatures, and restarts."""
 
 from pathlib import Path
 
 import pytest
 
+from taskmesh import Schedule, current_task, task
 from taskmesh.core.specs import spec_number
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
@@ -19,38 +20,32 @@ from tests.harness.waiting import wait_until
 from tests.net import workload
 
 END_S = 30
-MODULE = """
-import os
-from taskmesh import Schedule, current_task, task
-
-@task(schedule=Schedule(0.1, overlap="allow"))
-def tick():
-    tick = current_task().scheduled_for
-    fd = os.open({path!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, f"{{tick.timestamp()}}\\n".encode())
-    os.close(fd)
-"""
 
 
 def append(path: str, line: str) -> None:
     Journal(path).append(line)
 
 
-def test_a_pool_declares_what_its_modules_do_also_to_a_new_hub(programs: Programs, tmp_path: Path):
+def test_a_program_that_is_open_declares_its_schedules_to_a_new_hub(programs: Programs, tmp_path: Path):
     journal = tmp_path / "journal"
-    (programs.folder / "timely.py").write_text(MODULE.format(path=str(journal)))
+    lines = Journal(journal).lines
+
+    @task(schedule=Schedule(0.1, overlap="allow"))
+    def tick(path: str = str(journal)) -> None:
+        append(path, str(current_task().scheduled_for))
+
     cluster = Cluster(programs)
     cluster.start_hub()
-    cluster.start_worker("timed", "timely", slots=1)
-    lines = Journal(journal).lines
-    wait_until(lambda: len(lines()) > 3, END_S)
+    cluster.start_worker("timed", slots=1)
+    with cluster.mesh():
+        wait_until(lambda: len(lines()) > 3, END_S)
+        cluster.hub.kill()
+        cluster.start_hub(bind=cluster.address)
+        before = len(lines())
+        wait_until(lambda: len(lines()) > before + 3, END_S)
+        assert tick.scheduled is not None
 
-    cluster.hub.kill()
-    cluster.start_hub(bind=cluster.address)
-    before = len(lines())
-    wait_until(lambda: len(lines()) > before + 3, END_S)
-
-    assert len(set(lines())) == len(lines()), "W18: in memory, never twice"
+    assert len(set(lines())) == len(lines()), "in memory, never twice"
 
 
 def test_a_schedule_with_keys_is_signed_and_runs(programs: Programs, ring: Ring, tmp_path: Path):

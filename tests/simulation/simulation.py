@@ -17,7 +17,7 @@ from taskmesh.core.hub.states import Cause, State
 from taskmesh.errors import TaskMeshError
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DONE, FIRING, Spec
-from taskmesh.wire.schedules import OVERLAPS, Declaration, Timing
+from taskmesh.wire.schedules import CATCHUPS, OVERLAPS, Declaration, Timing
 from tests.simulation.audit import Violation
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import (
@@ -318,8 +318,7 @@ class World:
             timing = Timing(
                 period=chance.choice((0.05, 0.3, 1.0)),
                 overlap=chance.choice(OVERLAPS),
-                catchup=chance.choice(("latest", "none")),
-                jitter=chance.choice((0.0, 0.1)),
+                catchup=chance.choice(CATCHUPS),
             )
             name, which = chance.choice("ab"), chance.randrange(2)
             self.setting.timetable.at(until * chance.random(), self._put_schedule, which, name, timing)

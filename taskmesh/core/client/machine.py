@@ -255,7 +255,7 @@ class ClientMachine:
             self._session = welcome.session
         else:
             self._start_over(former, welcome, now, out)
-        out += [Send(put) for put in self._declared.values()]
+            out += [Send(put) for put in self._declared.values() if former != self.epoch]
         out += self._sinks.welcomed(now)
         self._requests.again(now, out)
 
@@ -362,7 +362,7 @@ class ClientMachine:
             case m.Query() | m.Command() | m.Fulfil() | m.DropSchedule():
                 self._requests.ask(message, now, out, linked=self.open)
             case m.PutSchedule(declaration=declaration):
-                if not declaration.stays:
+                if declaration.in_code:
                     self._declared[declaration.name] = m.PutSchedule(0, declaration)
                 self._requests.ask(message, now, out, linked=self.open)
             case m.ClientBye():
@@ -459,7 +459,6 @@ class ClientMachine:
         """Repeats what the hub has not answered, since it was full."""
         self._busy_until = 0.0
         self._send_from(0, now, out)
-        out += [Send(put) for put in self._declared.values()]
         self._requests.again(now, out)
 
     def _again(self, now: float, out: list[ClientAction]) -> None:

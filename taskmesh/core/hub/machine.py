@@ -19,7 +19,7 @@ from taskmesh.core.hub.letter_views import LetterViews
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.replays import Replays
-from taskmesh.core.hub.schedules import NO_CATCHUP, Schedules
+from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.state import HubState
@@ -54,7 +54,7 @@ class HubMachine:
         self.adoption = Adoption(state, self.collector, self.cancellations)
         self.pools = PoolSessions(state, self.collector, self.adoption)
         self.ventilator = Ventilator(state)
-        self.schedules = Schedules(state, self.cancellations)
+        self.schedules = Schedules(state)
         self.sink_values = SinkValues(state, self.collector)
         self.clients = Clients(state, self.cancellations, self.schedules, self.sink_values)
         self.attachments = Attachments(state, self.collector, self.adoption)
@@ -250,16 +250,14 @@ class HubMachine:
                 self.pools.on_hello(message, now, user)
             case m.Misrouted(pool=pool, session=session):
                 self.state.log("pool.misrouted", {"pool": pool, "session": session})
-            case m.Bye() | m.PoolNeedSpec() | m.SlotGone() | m.Declared():
+            case m.Bye() | m.PoolNeedSpec() | m.SlotGone():
                 lane = self.pools.current(message.epoch, message.session)
                 if lane is not None:
-                    self._in_session(lane, message, user)
+                    self._in_session(lane, message)
             case _:
                 assert_never(message)
 
-    def _in_session(
-        self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone | m.Declared, user: str
-    ) -> None:
+    def _in_session(self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone) -> None:
         match message:
             case m.Bye(sent=sent):
                 self.pools.on_bye(lane.session, sent)
@@ -267,9 +265,6 @@ class HubMachine:
                 lane.known_specs.difference_update(specs)
             case m.SlotGone(pid=pid):
                 self.clients.on_slot_gone(f"{lane.pool}/{pid}")
-            case m.Declared(declarations=declarations):
-                for declaration in declarations:
-                    self.schedules.declare(declaration, lane.pool, user)
             case _:
                 assert_never(message)
 
@@ -355,8 +350,7 @@ class HubMachine:
             case m.Fulfil():
                 answer = self.promises.on_fulfil(client, request, now)
             case m.PutSchedule(number=number, declaration=declaration):
-                reason = self.schedules.declare(declaration, client, user)
-                answer = m.Answer(number, None, reason, not_durable=reason == NO_CATCHUP)
+                answer = m.Answer(number, None, self.schedules.declare(declaration, user))
             case m.DropSchedule(number=number, name=name):
                 answer = m.Answer(number, self.schedules.remove(name, "a program asked for it"))
             case _:
@@ -430,8 +424,6 @@ class HubMachine:
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
         self.state.ledger.limits.sweep()
         self.clients.drop_bound(now)
-        if now >= self.schedules.look_at:
-            self.schedules.look()
         self.state.unclaimed.sweep(now)
         self.attachments.sweep()
         if self.journal is not None:

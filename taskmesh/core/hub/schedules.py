@@ -11,45 +11,29 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Mapping
-from zlib import crc32
 
-from msgspec.structs import replace
-
-from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.schedule import ScheduleRecord, when_of
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.hub.ticks import MOST_COUNTED, BadTiming, Ticks, text_of_tick
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.core.ids import SEQ_BITS, text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.wire.journal import CURSOR, SCHEDULE, JournalChunk, JournalCursor, JournalSchedule
-from taskmesh.wire.runs import DONE, FIRING, Run
+from taskmesh.wire.runs import FIRING, Run
 from taskmesh.wire.schedules import Declaration, with_tick
 
 STEP = 1.0
 """Seconds by which the clock on the wall has to be off before it counts as set, and not as slewed."""
 CORRECTION = 3 * 3600.0
-"""Seconds from which on a clock that goes back has been wrong before: fixed times fire again."""
+"""Seconds by which a schedule's last tick has to lie ahead before the clock counts as having been wrong."""
 LATE = 2.0
 """Seconds after which a tick counts as missed."""
-MOST_MADE_UP = 1_000
-"""Missed ticks that fire at once, at most."""
-MOST_BACKFILLED = 10_000
-"""Ticks that one backfill fires, at most."""
 MOST_SCHEDULES = 100_000
 FEW = 64
 """Entries of a heap that are kept without asking whether they still count."""
 PORTION = 200
 """Schedules that fire in one step; the others are due at once, in a step of their own."""
-UNDECLARED = 3600.0
-"""Seconds after which a schedule goes that nobody declares any more."""
-LOOK_EVERY = 10.0
-"""Seconds between two looks at who is there that declares schedules."""
-NO_CATCHUP = (
-    'catchup="all" promises firings for all the time that a hub was away, and this hub has no journal: start '
-    'it with --journal, or use catchup="latest"'
-)
 
 
 class Schedules:
@@ -57,25 +41,21 @@ class Schedules:
 
     Args:
         hub: the books of the hub.
-        cancellations: ends firings that a later one replaces.
 
     Attributes:
         deadline: the hub's time at which something is due; infinite if nothing is.
-        look_at: the hub's time of the next look at who declares schedules.
         records: the schedules by name.
     """
 
-    def __init__(self, hub: HubState, cancellations: Cancellations) -> None:
+    def __init__(self, hub: HubState) -> None:
         self._hub = hub
         self._ledger = hub.ledger
-        self._cancellations = cancellations
         self.deadline = math.inf
-        self.look_at = math.inf
         self.records: dict[str, ScheduleRecord] = {}
         self._due: list[tuple[float, int, ScheduleRecord | TaskRecord]] = []
         self._limit = FEW
         self._count = 0
-        self._unwritten: deque[tuple[int, TaskRecord, float]] = deque()
+        self._unwritten: deque[tuple[int, TaskRecord]] = deque()
         self._groups = 0
         self._size = 0
 
@@ -84,39 +64,20 @@ class Schedules:
     def on_clock(self, offset: float) -> None:
         """Take in how far the clock on the wall is ahead of the hub's own.
 
-        A step forward needs no care: ticks that were passed over are due, and missed.
+        A step forward needs no care: ticks that were passed over are due, and missed. After a step back a
+        schedule waits until the clock has come past its last tick again.
         """
         before, self._hub.clock_offset = self._hub.clock_offset, offset
-        if before is None:
-            for schedule in self.records.values():
-                schedule.cursor = self._hub.wall
-                self._plan(schedule)
-        elif abs(step := offset - before) > STEP:
+        step = 0.0 if before is None else offset - before
+        if abs(step) > STEP:
             way = "forward" if step > 0 else "back"
             text = f"the clock of the hub's machine was set {way} by {abs(step):.1f} s"
             self._hub.log("clock.stepped", {"seconds": round(step, 3), "text": text})
-            for schedule in self.records.values() if step < 0 else ():
-                self._went_back(schedule, -step)
+        for schedule in self.records.values() if before is None or step < -STEP else ():
+            if before is None:
+                schedule.cursor = self._hub.wall
+            self._plan(schedule)
         self._renew()
-
-    def _went_back(self, schedule: ScheduleRecord, step: float) -> None:
-        """Have a schedule go on by elapsed time, unless its times are fixed and the step is no correction.
-
-        The next tick comes half a period after the last one at the earliest.
-        """
-        wall = self._hub.wall
-        if schedule.cursor <= wall or (schedule.ticks.is_fixed and step < CORRECTION):
-            return
-        schedule.rewinds += 1
-        following = schedule.ticks.after(schedule.cursor)
-        gap = following - schedule.cursor if following is not None and not schedule.ticks.is_fixed else 0.0
-        schedule.cursor = max(wall, wall - (self._hub.now - schedule.fired_at) + gap / 2)
-        self._plan(schedule)
-
-    @property
-    def _wall(self) -> float:
-        """The time on the wall; the hub's own until it is known."""
-        return self._hub.now + (self._hub.clock_offset or 0.0)
 
     # --- what is due --------------------------------------------------------------------------------------
 
@@ -172,9 +133,12 @@ class Schedules:
 
     def _plan(self, schedule: ScheduleRecord) -> None:
         """Find a schedule's next tick."""
+        wall = self._hub.wall
+        if schedule.cursor - wall >= CORRECTION:
+            schedule.cursor = wall
         known = self._hub.clock_offset is not None and not schedule.paused
-        tick = schedule.ticks.after(schedule.cursor) if known else None
-        if tick is not None and tick != schedule.next:
+        tick = schedule.ticks.after(schedule.cursor) if known else math.inf
+        if tick < math.inf and tick != schedule.next:
             self._push(tick, schedule)
         schedule.next = tick
 
@@ -185,122 +149,66 @@ class Schedules:
     # --- ticks --------------------------------------------------------------------------------------------
 
     def _on_tick(self, schedule: ScheduleRecord) -> None:
-        """Fire what a schedule's rules say of the ticks that have come since the last one."""
+        """Fire the newest of the ticks that have come since the last one, if the schedule's rules say so."""
         timing, wall = schedule.declaration.timing, self._hub.wall
-        most = MOST_MADE_UP if timing.catchup == "all" else 1
-        ticks, total = schedule.ticks.newest(schedule.cursor, wall + 1e-6, most)
-        before, schedule.cursor = schedule.cursor, ticks[-1] if ticks else wall
-        if timing.catchup != "none":
-            chosen = [tick for tick in ticks if not timing.window or wall - tick <= max(LATE, timing.window)]
-        else:
-            chosen = [tick for tick in ticks if wall - tick <= LATE]
-        if total > len(chosen):
-            self._missed(schedule, before, total - len(chosen))
-        skipped: list[float] = []
-        previous = before if total == len(chosen) and before == schedule.high else -math.inf
-        for tick in chosen:
-            if not self._fire(schedule, tick, previous):
-                skipped.append(tick)
-            schedule.high = max(schedule.high, tick)
-            previous = tick
-        if skipped:
-            self._skipped(schedule, skipped)
-        schedule.high = max(schedule.high, schedule.cursor)
-        schedule.fired_at = self._hub.now
+        tick, count = schedule.ticks.newest(schedule.cursor, wall + 1e-6)
+        since, schedule.cursor = schedule.cursor, wall if tick is None else tick
+        fires = tick is not None and (timing.catchup == "latest" or wall - tick <= LATE)
+        if count > fires:
+            self._missed(schedule, since, count - fires)
+        if tick is not None and fires:
+            if timing.overlap == "skip" and schedule.alive():
+                self._skipped(schedule, "the last firing has not ended")
+            elif self._submit(schedule, tick) is None:
+                self._skipped(schedule, "the hub is full (hub.max_tasks)")
         self._put_cursor(schedule)
         self._plan(schedule)
 
     def _missed(self, schedule: ScheduleRecord, since: float, count: int) -> None:
         schedule.counts["missed"] += count
-        least = "at least " if count >= MOST_COUNTED else ""
-        first = schedule.ticks.after(since)
-        text = f"{least}{count} firings of {schedule.name} were missed and are not made up for"
+        least = "at least " if schedule.declaration.timing.cron and count >= MOST_COUNTED - 1 else ""
         fields: dict[str, object] = {
             "schedule": schedule.name,
             "count": count,
-            "first": text_of_tick(since if first is None else first),
+            "first": text_of_tick(schedule.ticks.after(since)),
             "last": text_of_tick(schedule.cursor),
-            "text": text,
+            "text": f"{least}{count} firings of {schedule.name} were missed and are not made up for",
         }
         self._hub.log("schedule.missed", fields)
 
-    def _skipped(self, schedule: ScheduleRecord, ticks: list[float]) -> None:
-        schedule.counts["skipped"] += len(ticks)
-        full = len(self._ledger.tasks) >= self._hub.config.max_tasks
-        why = "the hub is full (hub.max_tasks)" if full else "the last firing has not ended"
+    def _skipped(self, schedule: ScheduleRecord, why: str) -> None:
+        schedule.counts["skipped"] += 1
         fields: dict[str, object] = {
             "schedule": schedule.name,
-            "count": len(ticks),
-            "first": text_of_tick(ticks[0]),
-            "last": text_of_tick(ticks[-1]),
+            "tick": text_of_tick(schedule.cursor),
             "text": f"{schedule.name} did not fire: {why}",
         }
         self._hub.log("schedule.skipped", fields)
 
-    def _fire(self, schedule: ScheduleRecord, tick: float, previous: float) -> bool:
-        """Fire one tick, unless it overlaps and its rules forbid that; return False then.
-
-        Args:
-            schedule: the schedule.
-            tick: the tick.
-            previous: the tick before it; minus infinity if others were missed between.
-        """
-        overlap, alive = schedule.declaration.timing.overlap, schedule.alive()
-        after: TaskRecord | None = None
-        if alive and overlap == "skip":
-            return False
-        if alive and overlap == "queue":
-            if len(alive) > 1:
-                return False
-            after = alive[-1]
-        if alive and overlap == "replace":
-            for record in alive:
-                self._cancellations.cancel(record.id, quiet=True)
-        again = f"#r{schedule.rewinds}" if tick <= schedule.high else ""
-        if not self._submit(schedule, tick, again, after):
-            return False
-        if not again:
-            schedule.spans.add(tick, previous)
-        return True
-
-    def _submit(
-        self, schedule: ScheduleRecord, tick: float, mark: str = "", previous: TaskRecord | None = None
-    ) -> TaskRecord | None:
+    def _submit(self, schedule: ScheduleRecord, tick: float, mark: str = "") -> TaskRecord | None:
         """Enter the task of one firing; return None if the hub is full.
 
         Args:
             schedule: the schedule.
             tick: the time that the task is told.
             mark: what follows the tick in the task's key.
-            previous: a task that has to end first.
         """
         hub, ledger, declaration = self._hub, self._ledger, schedule.declaration
         if len(ledger.tasks) >= hub.config.max_tasks:
             return None
         key = f"{declaration.name}@{text_of_tick(tick)}{mark}"
         entry = hub.specs.setdefault(schedule.entry.number, schedule.entry)
-        jitter = declaration.timing.jitter
         payload = with_tick(tick, declaration.payload)
         run = Run(entry.number, schedule.group, [hub.house.draw()], [payload], key)
         run.part = declaration.part
-        run.delay = jitter * crc32(key.encode()) / (1 << 32) if jitter > 0 else 0.0
-        if previous is not None:
-            run.after, run.when = [[previous.id & SEQ_MASK]], DONE
         [record] = ledger.accept(hub.house.client, entry, run, hub.now, fresh=True)
         schedule.living.append(record)
         schedule.counts["fired"] += 1
-        is_durable = hub.journal is not None and declaration.spec.durable is not False
-        if previous is not None:
-            hub.dependencies.enter(record, [], run.after[0], DONE)
-            ledger.move(record, Cause.AWAIT)
-        elif run.delay or is_durable:
+        if hub.journal is not None and declaration.spec.durable is not False:
             ledger.move(record, Cause.DELAY)
+            self._write_down(schedule, record, run)
         else:
             ledger.enqueue([record])
-        if is_durable:
-            self._write_down(schedule, record, run)
-        elif run.delay:
-            ledger.wait(record, hub.now + run.delay)
         return record
 
     # --- the journal --------------------------------------------------------------------------------------
@@ -318,19 +226,17 @@ class Schedules:
             chunk = JournalChunk(self._hub.house.client, schedule.user, schedule.name, wall, [run])
             journal.accept(chunk, self._hub.specs, ())
         self._ledger.wait(record, math.inf, self._hub.wall)
-        self._unwritten.append((journal.upcoming, record, run.delay))
+        self._unwritten.append((journal.upcoming, record))
 
     def on_written(self, number: int) -> None:
         """The journal has the changes up to a number: their firings may start."""
         ready: list[TaskRecord] = []
         while self._unwritten and self._unwritten[0][0] <= number:
-            _, record, delay = self._unwritten.popleft()
+            _, record = self._unwritten.popleft()
             if record.state is not State.WAITING:
                 continue
             record.time_has_come()
-            if delay:
-                self._ledger.wait(record, self._hub.now + delay)
-            elif not record.is_held_back(self._hub.now):
+            if not record.is_held_back(self._hub.now):
                 self._ledger.move(record, Cause.DUE)
                 ready.append(record)
         for record in reversed(ready):  # each goes to the front of its queue
@@ -363,10 +269,7 @@ class Schedules:
                 self._hub.log("schedule.refused", {"schedule": entry.declaration.name, "text": text})
                 continue
             schedule.restore(entry, cursors.get(number))
-            schedule.seen = self._hub.now
             self._plan(schedule)
-            if not entry.declaration.stays:
-                self.look_at = min(self.look_at, self._hub.now + LOOK_EVERY)
         self._renew()
 
     def restored(self, chunk: JournalChunk) -> None:
@@ -379,13 +282,12 @@ class Schedules:
 
     # --- declarations -------------------------------------------------------------------------------------
 
-    def declare(self, declaration: Declaration, declarer: int | str, user: str = "") -> str:
-        """Take in a schedule; return the reason if this hub cannot keep it.
+    def declare(self, declaration: Declaration, user: str = "") -> str:
+        """Take in a schedule, in place of one of the same name; return the reason if this hub cannot keep it.
 
         Args:
             declaration: the schedule.
-            declarer: the client, or the name of the pool.
-            user: the user whose key it shows.
+            user: the user whose key its client shows.
         """
         reason = self._refusal(declaration)
         if reason:
@@ -398,32 +300,21 @@ class Schedules:
         known = self.records.get(declaration.name)
         if known is None:
             known = self._add(declaration)
-        elif not self._is_newer(declaration, known):
-            return ""
-        else:
+        elif known.declaration != declaration:
             self._change(known, declaration)
         known.user = user
-        known.seen = self._hub.now
-        if declaration.stays:
-            known.declarers.clear()
-        else:
-            known.declarers.add(declarer)
-            self.look_at = min(self.look_at, self._hub.now + LOOK_EVERY)
         self._put(known)
         self._renew()
         return ""
 
     def _refusal(self, declaration: Declaration) -> str:
-        config = self._hub.config
-        if declaration.timing.catchup == "all" and not config.journaled:
-            return NO_CATCHUP
         if declaration.spec.kind != FIRING or not declaration.name:
             return "it has no name, or its task is no firing"
         known = self.records.get(declaration.name)
         if known is None and len(self.records) >= MOST_SCHEDULES:
             return f"the hub has {MOST_SCHEDULES:,} schedules already"
         size = len(declaration.payload) + len(declaration.spec.function)
-        if self._size + size > config.spec_bytes:
+        if self._size + size > self._hub.config.spec_bytes:
             return f"there is no room for {size:,} bytes more of scheduled calls"
         try:
             Ticks(declaration.timing)
@@ -433,8 +324,7 @@ class Schedules:
 
     def _add(self, declaration: Declaration) -> ScheduleRecord:
         self._groups += 1
-        schedule = ScheduleRecord(declaration, self._entry(declaration), self._groups)
-        schedule.cursor = self._hub.wall
+        schedule = ScheduleRecord(declaration, self._entry(declaration), self._groups, self._hub.wall)
         self.records[declaration.name] = schedule
         self._size += schedule.size
         self._plan(schedule)
@@ -445,24 +335,8 @@ class Schedules:
         known = self._hub.specs.get(number)
         return known if known is not None else SpecEntry(number, declaration.spec)
 
-    def _is_newer(self, declaration: Declaration, known: ScheduleRecord) -> bool:
-        """Return True if a declaration counts: it is newer, says the same, or a program asks for it."""
-        before = known.declaration
-        if declaration.stays or declaration.made >= before.made or _says_the_same(declaration, before):
-            return True
-        fields: dict[str, object] = {
-            "schedule": declaration.name,
-            "text": f"an older definition of {declaration.name} is passed over",
-        }
-        self._hub.log("schedule.older", fields)
-        return False
-
     def _change(self, known: ScheduleRecord, declaration: Declaration) -> None:
         before = known.declaration
-        if _says_the_same(declaration, before):
-            known.declaration = declaration if declaration.made > before.made else before
-            return
-        known.declarers.clear()
         self._size -= known.size
         known.declaration = declaration
         known.entry = self._entry(declaration)
@@ -495,18 +369,6 @@ class Schedules:
         for name in [name for name, schedule in self.records.items() if schedule.user in users]:
             self.remove(name, "the key of its owner was revoked")
 
-    def look(self) -> None:
-        """Forget schedules that nobody has declared for an hour."""
-        hub = self._hub
-        self.look_at = hub.now + LOOK_EVERY
-        here: set[int | str] = {client for client, session in hub.clients.items() if session.present}
-        here.update(lane.pool for lane in hub.lanes.values())
-        for schedule in list(self.records.values()):
-            if schedule.declaration.stays or not schedule.declarers.isdisjoint(here):
-                schedule.seen = hub.now
-            elif hub.now - schedule.seen >= UNDECLARED:
-                self.remove(schedule.name, "nobody has declared it for an hour")
-
     # --- operators ----------------------------------------------------------------------------------------
 
     def pause(self, schedule: ScheduleRecord, *, paused: bool) -> None:
@@ -524,44 +386,11 @@ class Schedules:
         self._put_cursor(schedule)
         return text_of(record.id) if record is not None else ""
 
-    def backfill(self, schedule: ScheduleRecord, since: float, until: float) -> int:
-        """Fire the ticks of a span of time, its ends included, that have not fired; return their number.
-
-        Raises:
-            BadTiming: they are too many for one backfill, or the hub has no room for them.
-        """
-        ticks = self.ticks_of(schedule, since, min(until, self._hub.wall), MOST_BACKFILLED + 1)
-        wanted = [(tick, before) for tick, before in ticks if tick not in schedule.spans]
-        room = self._hub.config.max_tasks - len(self._ledger.tasks)
-        if len(ticks) > MOST_BACKFILLED or len(wanted) > room:
-            raise BadTiming(f"more than {min(MOST_BACKFILLED, room):,} firings: backfill a shorter time")
-        for tick, before in wanted:
-            self._submit(schedule, tick)
-            schedule.spans.add(tick, before)
-        self._put_cursor(schedule)
-        return len(wanted)
-
     def coming(self, schedule: ScheduleRecord, most: int) -> list[float]:
         """Return a schedule's next ticks, whether it is paused or not."""
         found: list[float] = []
         tick = schedule.ticks.after(max(schedule.cursor, self._hub.wall))
-        while tick is not None and len(found) < most:
+        while tick < math.inf and len(found) < most:
             found.append(tick)
             tick = schedule.ticks.after(tick)
         return found
-
-    def ticks_of(
-        self, schedule: ScheduleRecord, since: float, until: float, most: int
-    ) -> list[tuple[float, float]]:
-        """Return the ticks from one time to another, each with the tick before it; at most so many."""
-        found: list[tuple[float, float]] = []
-        before, tick = -math.inf, schedule.ticks.after(since - 1e-6)
-        while tick is not None and tick <= until and len(found) < most:
-            found.append((tick, before))
-            before, tick = tick, schedule.ticks.after(tick)
-        return found
-
-
-def _says_the_same(one: Declaration, other: Declaration) -> bool:
-    """Return True if two declarations differ in their time at most."""
-    return replace(one, made=0.0) == replace(other, made=0.0)

@@ -17,7 +17,7 @@ from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, counted
 from taskmesh.core.hub.task_views import QuestionError, TaskViews
-from taskmesh.core.hub.ticks import BadTiming, text_of_tick
+from taskmesh.core.hub.ticks import text_of_tick
 from taskmesh.wire import messages as m
 from taskmesh.wire.limit_rules import LimitError, read_named, text_of
 
@@ -28,7 +28,7 @@ CANCELS = ("cancel", "cancel-batch", "cancel-client", "cancel-key")
 """Commands that end a task, all of a batch, or all that clients of a name or id, or of a key's user, have."""
 LIMITS = ("limit", "unlimit")
 """Commands that set a limit by hand, and leave it to code again."""
-OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", "schedule-backfill")
+OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run")
 """Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
 DEAD = ("dead-replay", "dead-replay-again", "dead-purge")
@@ -253,26 +253,18 @@ class Views:
         return m.Answer(command.number, value)
 
     def _obey_for_schedule(self, verb: str, target: str) -> dict[str, object]:
-        schedules = self._schedules
-        if verb == "schedule-backfill":
-            since, until, target = (*target.split(" ", 2), "", "")[:3]
-        schedule = self._schedule(target)
+        schedules, schedule = self._schedules, self._schedule(target)
         told: dict[str, object] = {"schedule": target}
-        try:
-            match verb:
-                case "schedule-remove":
-                    schedules.remove(target, "an operator's command")
-                case "schedule-run":
-                    task = schedules.run(schedule)
-                    if not task:
-                        raise QuestionError("the hub is full (hub.max_tasks)")
-                    told["task_id"] = task
-                case "schedule-backfill":
-                    told["fired"] = schedules.backfill(schedule, float(since), float(until))
-                case _:
-                    schedules.pause(schedule, paused=verb == "schedule-pause")
-        except (BadTiming, ValueError) as error:
-            raise QuestionError(str(error)) from error
+        match verb:
+            case "schedule-remove":
+                schedules.remove(target, "an operator's command")
+            case "schedule-run":
+                task = schedules.run(schedule)
+                if not task:
+                    raise QuestionError("the hub is full (hub.max_tasks)")
+                told["task_id"] = task
+            case _:
+                schedules.pause(schedule, paused=verb == "schedule-pause")
         return told
 
     def _meant(self, command: m.Command) -> list[Lane]:

@@ -159,8 +159,6 @@ class Membership:
         self._stamp = (0.0, now)
         self._beat_at = now
         self._out.append(DialLane(welcome.lane, welcome.max_payload, self.hub))
-        if schedules := self._config.schedules:
-            self._out.append(SendHub(m.Declared(self.epoch, self.session, list(schedules)), self.hub))
         return True
 
     def refuse(self, reason: str, now: float) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from taskmesh.wire.schedules import Declaration
-
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
@@ -32,7 +30,6 @@ class PoolSettings:
         grace: Time that running tasks have when the pool drains.
         outlives: True if the hub may die without this pool: another may come after it.
         hubs: Addresses of the hubs that it serves, if there are several.
-        schedules: Schedules that the modules of its slots declare.
     """
 
     pool: str
@@ -53,7 +50,6 @@ class PoolSettings:
     grace: float = 30.0
     outlives: bool = True
     hubs: tuple[str, ...] = ()
-    schedules: tuple[Declaration, ...] = ()
 
     @property
     def memberships(self) -> int:

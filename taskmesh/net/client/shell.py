@@ -14,7 +14,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.requests import Request
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested, SinkAcked, Tick
-from taskmesh.errors import HubUnreachable, MeshClosed, MeshRefused, NotDurable, TaskMeshError
+from taskmesh.errors import HubUnreachable, MeshClosed, MeshRefused, TaskMeshError
 from taskmesh.net.shell import Shell
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
@@ -171,7 +171,6 @@ class Requests:
         Raises:
             HubUnreachable: no answer came in time.
             MeshClosed: the mesh was closed.
-            NotDurable: the request needs a durable hub.
             TaskMeshError: the hub refuses the request.
         """
         answered: Future[m.Answer] = Future()
@@ -192,7 +191,7 @@ class Requests:
             with self._lock:
                 self._waiting.pop(number, None)
         if answer.error:
-            raise (NotDurable if answer.not_durable else TaskMeshError)(answer.error)
+            raise TaskMeshError(answer.error)
         return answer.value
 
     def end(self) -> None:

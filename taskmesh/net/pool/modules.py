@@ -9,11 +9,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-import msgspec
-
 from taskmesh.errors import ConfigError
 from taskmesh.system.process import importable
-from taskmesh.wire.schedules import Declaration
 
 _IMPORTS = """\
 import importlib, json, os, sys
@@ -28,13 +25,7 @@ for module in modules:
         os.write(report, json.dumps([module, missing, text[:2000]]).encode())
         break
 else:
-    schedule = sys.modules.get("taskmesh.schedule")
-    try:
-        declared = schedule.encoded_declarations() if schedule else b""
-    except BaseException as error:
-        os.write(report, json.dumps([modules[0], None, f"{type(error).__name__}: {error}"[:2000]]).encode())
-    else:
-        os.write(report, b"ok" + declared)
+    os.write(report, b"ok")
 os._exit(0)
 """
 
@@ -56,17 +47,14 @@ def use_current_directory() -> None:
         sys.path.insert(0, here)
 
 
-def check_modules(modules: Sequence[str]) -> tuple[Declaration, ...]:
+def check_modules(modules: Sequence[str]) -> None:
     """Import modules in a process of their own, as a slot will: no user code runs in this one.
-
-    Returns:
-        The schedules that they declare.
 
     Raises:
         ConfigError: one cannot be imported; the message says why, and what to do.
     """
     if not modules:
-        return ()
+        return
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"{module!r} is no module name: write it as after `import`, like package.tasks")
@@ -89,10 +77,8 @@ def check_modules(modules: Sequence[str]) -> tuple[Declaration, ...]:
             f"importing {' '.join(modules)} ended the process with status {outcome.returncode}: "
             "a module that tasks live in must not end the interpreter when it is imported"
         )
-    if not text.startswith(b"ok"):
+    if text != b"ok":
         raise ConfigError(_import_failure(*json.loads(text)))
-    declared = text.removeprefix(b"ok")
-    return tuple(msgspec.msgpack.decode(declared, type=list[Declaration])) if declared else ()
 
 
 def _import_failure(module: str, missing: str | None, text: str) -> str:

@@ -29,7 +29,6 @@ from taskmesh.sockets import Context
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import raise_file_limit
 from taskmesh.system.signals import StopRequest
-from taskmesh.wire.schedules import Declaration
 
 Record = Callable[[str, dict[str, object]], None]
 
@@ -45,7 +44,6 @@ def run_pool(
     slots: int,
     name: str = "",
     modules: tuple[str, ...] = (),
-    schedules: tuple[Declaration, ...] = (),
     ready: Callable[[str, str], None],
     news: News,
     record: Record = _ignore,
@@ -58,7 +56,7 @@ def run_pool(
         addresses: gateways of hubs; it serves all of them.
         slots: number of tasks that run at once.
         name: the pool's name.
-        modules, schedules: modules that slots import when they start, and the schedules that these declare.
+        modules: modules that slots import when they start.
         ready: called with the pool's name and a hub's address when its first session opens.
         news: reports anything else that people should know, as a kind and a sentence.
         record: logs tasks that fail.
@@ -73,7 +71,7 @@ def run_pool(
     check_all_names(config, name)
     loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
     hubs = tuple(dict.fromkeys(addresses))
-    settings = pool_settings(config, slots=slots, name=name, wired=True, hubs=hubs, schedules=schedules)
+    settings = pool_settings(config, slots=slots, name=name, wired=True, hubs=hubs)
     with (
         Context() as context,
         StopRequest(loop).listening() as stop,

@@ -12,7 +12,6 @@ from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import ConfigError
 from taskmesh.system.process import PYTHON, cloudpickle_version
 from taskmesh.wire.runs import LONGEST_NAME as LONGEST_QUEUE
-from taskmesh.wire.schedules import Declaration
 
 LONGEST_NAME = 200
 """Bytes of a pool's name."""
@@ -25,7 +24,6 @@ def pool_settings(
     name: str = "",
     wired: bool = False,
     hubs: tuple[str, ...] = (),
-    schedules: tuple[Declaration, ...] = (),
 ) -> PoolSettings:
     """Return the pool machine's settings, with a new instance number.
 
@@ -35,7 +33,6 @@ def pool_settings(
         name: the pool's name; by default one of host, process and instance.
         wired: True if its hub is another process.
         hubs: addresses of its hubs.
-        schedules: schedules that the modules of its slots declare.
     """
     host = socket.gethostname()
     instance = secrets.randbits(63)
@@ -55,7 +52,6 @@ def pool_settings(
         cloudpickle=cloudpickle_version() if wired else "",
         outlives=wired,
         hubs=hubs,
-        schedules=schedules,
     )
 
 

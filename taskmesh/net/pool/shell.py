@@ -53,8 +53,6 @@ class LocalHubLink:
         """Pass a message on, results signed."""
         if self._signer is not None and isinstance(message, m.Results):
             message = self._signer.results(message)
-        elif self._signer is not None and isinstance(message, m.Declared):
-            message = self._signer.declared(message)
         self._hub.append(FromPool(message))
 
     def beat(self, message: m.Beat) -> None:

@@ -191,8 +191,6 @@ class PoolSockets:
             limit_results(message, self._limit)
             self._cutter.sender = message.session  # tells the hub whose message it had no room for
             message = self._signer.results(message) if self._signer is not None else message
-        elif isinstance(message, m.Declared):
-            message = self._signer.declared(message) if self._signer is not None else message
         elif isinstance(message, m.Hello):
             self._cutter.sender = self._sender
             message = self._prepare(message)

@@ -7,6 +7,7 @@ from taskmesh.core.client.submission import MAX_SUBMIT
 from taskmesh.core.events import Queued, Requested
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
+from taskmesh.wire.schedules import Declaration, Timing
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
@@ -341,6 +342,16 @@ class TestQuestions:
         session.welcome(known=True)
 
         assert len(session.of(m.Command)) == 1
+
+    @pytest.mark.parametrize("in_code", [True, False])
+    def test_a_new_hub_is_told_of_schedules_that_code_declares(self, session, in_code):
+        declaration = Declaration("n", Timing(period=1.0), Spec(b"f", "f"), b"", in_code=in_code)
+        session.tell(Requested(m.PutSchedule(1, declaration)))
+        session.hear(m.Answer(1, None))
+        session.tell(ev.LinkLost())
+        session.welcome(epoch=10)
+
+        assert session.of(m.PutSchedule)[1:] == [m.PutSchedule(0, declaration)] * in_code
 
     def test_before_the_first_link_both_wait_for_it(self, client):
         client.tell(Requested(m.Query(1, "status")))

@@ -62,15 +62,24 @@ def test_a_firing_that_has_ended_does_not_come_again():
     assert after.ticks == [120.0]
 
 
-@pytest.mark.parametrize(("catchup", "ticks"), [("all", [60.0 * n for n in (1, 2, 3)]), ("latest", [180.0])])
-def test_what_was_missed_while_there_was_no_hub(catchup, ticks):
+def test_the_newest_of_those_that_were_missed_without_a_hub_fires():
     world = clockwork()
-    world.put(period=60.0, catchup=catchup, overlap="allow")
+    world.put(period=60.0)
 
     after = clockwork(world, away=3 * 60.0)
     pass_time(after, 1.0)
-    assert after.ticks == ticks
-    assert after.view()["missed"] == 3 - len(ticks)
+    assert after.ticks == [180.0]
+    assert after.view()["missed"] == 2
+
+
+def test_a_clock_that_was_wrong_does_not_stop_a_schedule_at_the_next_hub():
+    world = clockwork()
+    world.set(WALL + 1e6)
+    world.put(period=60.0)
+
+    after = clockwork(world, away=-1e6)
+    pass_time(after, 61.0)
+    assert after.ticks == [60.0]
 
 
 def test_a_firing_on_its_way_counts_for_overlaps_at_the_next_hub():
@@ -82,20 +91,6 @@ def test_a_firing_on_its_way_counts_for_overlaps_at_the_next_hub():
     pass_time(after, 5.0)
     assert after.ticks == [60.0]
     assert after.view()["skipped"] == 1
-
-
-def test_a_firing_waits_for_the_one_before_at_the_next_hub_too():
-    world = clockwork()
-    world.put(period=60.0, overlap="queue")
-    pass_time(world, 90.0)
-    assert world.ticks == [60.0]
-
-    after = clockwork(world)
-    pass_time(after, 5.0)
-    assert after.ticks == [60.0]
-    after.finish()
-    pass_time(after, 1.0)
-    assert after.ticks == [60.0, 120.0]
 
 
 def test_paused_and_removed_schedules_stay_so():
