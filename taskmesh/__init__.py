@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taskmesh.limit import Limit
     from taskmesh.mesh import Mesh
     from taskmesh.outcomes.outcome import Outcome, TaskState
-    from taskmesh.retry import NoRetry, Retry, RetryAfter, WaitFor
+    from taskmesh.retry import NoRetry, Retry, RetryAfter
     from taskmesh.schedule import Schedule
     from taskmesh.serialize.code import register_by_value
 
@@ -38,7 +38,6 @@ __all__ = [
     "Task",
     "TaskFuture",
     "TaskState",
-    "WaitFor",
     "as_completed",
     "current_task",
     "errors",
@@ -63,7 +62,6 @@ _HOMES = {
     "Task": "taskmesh.function",
     "TaskFuture": "taskmesh.future",
     "TaskState": "taskmesh.outcomes.outcome",
-    "WaitFor": "taskmesh.retry",
     "as_completed": "taskmesh.client.wait",
     "current_task": "taskmesh.context",
     "gather": "taskmesh.client.wait",

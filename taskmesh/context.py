@@ -43,8 +43,6 @@ class TaskContext:
             a pool have the same number at a time; the environment has it as TASKMESH_SLOT. While tasks wait
             for tasks of their own there are more slots than `concurrency`.
         tick: the time for which a schedule has fired, in seconds since the epoch; None of other tasks.
-        resumed: the task has `resume=True`, and this is not its first attempt.
-        upstream: the ids of the tasks whose results are among the arguments.
     """
 
     id: str
@@ -56,8 +54,6 @@ class TaskContext:
     ask: Callable[[], bool] = field(default=_never, repr=False)
     slot: int = 0
     tick: float | None = field(default=None, repr=False)
-    resumed: bool = False
-    upstream: tuple[str, ...] = ()
 
     @property
     def cancelled(self) -> bool:

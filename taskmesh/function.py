@@ -170,8 +170,6 @@ def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **opt
                 "failure" (of one).
             limit: how many of the tasks that have it start in a time ("api:50/s") or run at a time ("gpu:2"),
                 in the whole mesh; a text, a `Limit`, or several.
-            resume: another attempt of the task finds the tasks that a former one has submitted, and their
-                outcomes; they outlive its slot, and end with it at the latest.
             detach: the task does not end with its program, and its outcome can be fetched by its id.
             keep: seconds after its end for which the outcome can be had by its id and its key; None for a day
                 if it is detached, else 0.

@@ -89,7 +89,6 @@ class OpenRun:
             there.
         tried: attempts of each that have failed already.
         part: the key of their limits, see `LimitRule.keyed`.
-        parent, is_child: as in `Run`.
         ignores_result: the results of its tasks are None here, and may not have come.
     """
 
@@ -100,10 +99,8 @@ class OpenRun:
         "group",
         "ignores_result",
         "is_call",
-        "is_child",
         "key",
         "number",
-        "parent",
         "part",
         "queued",
         "spec",
@@ -127,8 +124,6 @@ class OpenRun:
         self.at = 0.0
         self.tried = 0
         self.part = ""
-        self.parent: tuple[int, int] | None = None
-        self.is_child = False
         self.queued: list[TaskFuture[Any]] = []
         self.dirty = False
 

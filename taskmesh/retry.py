@@ -1,4 +1,4 @@
-"""The retry policy of a task, and three exceptions by which a task overrules it.
+"""The retry policy of a task, and two exceptions by which a task overrules it.
 
 It imports errors and settings only, so that slots can use it as well as clients.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 from msgspec import Meta
 
@@ -51,40 +51,6 @@ class NoRetry(TaskMeshError):
     def __init__(self, cause: BaseException | str = "") -> None:
         super().__init__(cause)
         self.cause = cause if isinstance(cause, BaseException) else None
-
-
-class WaitFor(TaskMeshError):
-    """Raised inside a task: end this attempt, and run the task again once these futures have ended.
-
-    The task waits in the hub and occupies no slot. The attempt counts against no retries. The next attempt
-    runs the function from its beginning: with `resume=True` it finds the tasks that it had submitted again.
-
-    Args:
-        futures: promises (`taskmesh.promise`), and tasks that a task with `resume=True` has submitted;
-            it does not matter whether they succeed.
-        delay: seconds before which the task does not run again; None for none.
-
-    Attributes:
-        futures: the futures.
-        delay: the seconds, 0 for none.
-
-    Raises:
-        ConfigError: there is nothing to wait for, or `delay` is not a finite number >= 0.
-    """
-
-    def __init__(self, *futures: Any, delay: float | None = None) -> None:
-        try:
-            self.delay: float = 0.0 if delay is None else _AFTER.read(delay, as_text=False)
-        except SettingError as error:
-            raise ConfigError(f"WaitFor(delay=) {error}") from None
-        if not futures and not self.delay:
-            raise ConfigError("WaitFor() has nothing to wait for: give it futures, delay=seconds, or both")
-        self.futures: tuple[Any, ...] = futures
-        super().__init__(*futures)
-
-    def __str__(self) -> str:
-        waits = f"{len(self.futures)} futures" if self.futures else f"{self.delay:g} s"
-        return f"the task waits for {waits}, and runs again then; only a task that a mesh runs can"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from taskmesh.journal.port import JournalStore
 
 WORDS = {
-    "a": "children",
     "c": "chunks",
     "d": "cursors",
     "e": "ends",

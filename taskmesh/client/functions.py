@@ -315,7 +315,6 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         on_client_loss="run" if options.detach else options.on_client_loss,
         codec=codec,
         limits=tuple(limit.rule for limit in options.limit),
-        resume=options.resume,
         keep=options.kept_for,
         durable=options.durable,
         detach=options.detach,

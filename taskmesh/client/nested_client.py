@@ -9,12 +9,11 @@ import atexit
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from contextlib import suppress
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
@@ -23,28 +22,20 @@ from taskmesh.client.pending_table import is_detached
 from taskmesh.client.promises import SinkInput, promised, sink_name
 from taskmesh.client.sink import Sink
 from taskmesh.client.submitter import Submitter
+from taskmesh.client.wait import wait
 from taskmesh.config import load
-from taskmesh.core.ids import task_id, text_of
 from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
-from taskmesh.future import ERROR, VALUE, OpenRun, TaskFuture
+from taskmesh.future import ERROR, VALUE, TaskFuture
 from taskmesh.outcomes.outcome import Success, noted
-from taskmesh.outcomes.waiters import Edges, running_loop
+from taskmesh.outcomes.waiters import running_loop
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.nested import NestedContext, nested_context
-from taskmesh.serialize.fingerprint import identity
-from taskmesh.serialize.payload import Blob, Payload
-from taskmesh.wire.runs import MOST_AWAITED, PROMISE, Failed
-
-if TYPE_CHECKING:
-    from taskmesh.client.pending_table import PendingTable
+from taskmesh.wire.runs import PROMISE, Failed
 
 _HERE = "here"
 """The worker of a task that its parent ran itself."""
 _ACCEPTED_S = 5.0
 """Seconds in which a hub that is there has confirmed a task."""
-_GRACE_S = 0.005
-"""Seconds in which an outcome is taken in that came along with the confirmation."""
-T = TypeVar("T")
 
 
 class TaskFunction(Protocol):
@@ -56,27 +47,6 @@ class TaskFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in this process."""
         ...
-
-
-class ChildFuture(TaskFuture[T]):
-    """The future of a task or promise that a former attempt of its parent may have submitted as well.
-
-    A parent that asks whether it is done, and raises WaitFor if it is not, would never come to its end if the
-    hub had no time to answer. So `done()` waits for the hub's word: a few milliseconds, once.
-    """
-
-    __slots__ = ()
-
-    def done(self) -> bool:
-        """Return True if there is an outcome, as far as the hub knows."""
-        if super().done():
-            return True
-        table = cast("PendingTable", self._run.table)
-        if not table.is_accepted(self._seq):
-            with suppress(TaskMeshError, TimeoutError):
-                table.flush(_ACCEPTED_S)
-                self._wait_done(_GRACE_S)
-        return super().done()
 
 
 class NestedClient:
@@ -125,41 +95,9 @@ class NestedClient:
             future._content, future._form = noted(error, future._label, future._origin), ERROR
         return future
 
-    def submit_child(
-        self,
-        context: NestedContext,
-        submitter: Submitter,
-        fn: TaskFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> TaskFuture[Any]:
-        """Submit a call that another attempt of its parent finds again, by a key that names the parent.
-
-        The key names the call, too: by function and arguments, and by how often this attempt has made that
-        call. So it does not matter in which order an attempt makes its calls.
-        """
-        run = submitter._functions.run_for(fn, args, kwargs)
-        payload, edges = self._client.collect(run, args, kwargs)
-        if run.key:
-            child = run  # of this call alone
-        else:
-            call = _digest(fn.__wrapped__, payload, edges)
-            count = next(context.calls.setdefault(call, itertools.count(1)))
-            key = f"{text_of(task_id(*context.parent))}/{call}/{count}"
-            child = OpenRun(run.table, run.number, run.spec, run.group, key)
-            child.after, child.when, child.part = run.after, run.when, run.part
-            child.start_at, child.at = run.start_at, run.at
-            child.is_child = True
-        child.parent = context.parent
-        future = self._client.table.put(child, payload, edges)
-        future.__class__ = ChildFuture
-        return future
-
-    def promise(self, context: NestedContext, key: str, expires: float | None) -> TaskFuture[Any]:
-        """Submit a promise that the hub keeps until its parent ends."""
-        future = promised(self._client, key, expires, on_client_loss="cancel", parent=context.parent)
-        future.__class__ = ChildFuture
-        return future
+    def promise(self, key: str, expires: float | None) -> TaskFuture[Any]:
+        """Submit a promise that ends with its parent."""
+        return promised(self._client, key, expires, on_client_loss="cancel")
 
     def sink_input(self, sink: str, codec: str) -> SinkInput:
         """Return the way into a sink, of values that end with this process unless a consumer has them."""
@@ -179,60 +117,36 @@ class NestedClient:
             sink.close()
 
     def wait(self) -> None:
-        """Wait until all children have ended; a promise that the parent has not waited for is given up.
+        """Wait until all children have ended; a promise that none of them has waited for is given up.
 
         Values in sinks are children, too: consumers have acknowledged them then. Detached tasks are left to
         the hub, once it has confirmed them.
         """
         self._close_sinks()
         table = self._client.table
-        table.cancel([future for future in table.unended if future._run.spec.kind == PROMISE])
+        unended = table.unended
+        promises = [future for future in unended if future._run.spec.kind == PROMISE]
+        if promises:
+            others = set(unended).difference(promises)
+            wait(future for future in others if not is_detached(future))
+            table.cancel(promises)
         self._client.wait_for_all()
         self._client.flush_detached(None)
-        self._cancel_but(is_detached)
+        self._cancel_attached()
 
     def cancel(self) -> None:
         """Cancel the children that have not ended, but for detached ones."""
         self._close_sinks()
         with suppress(TaskMeshError, TimeoutError):
             self._client.flush_detached(_ACCEPTED_S)
-        self._cancel_but(is_detached)
+        self._cancel_attached()
 
-    def leave(self) -> None:
-        """Leave the children that have not ended to the hub, which keeps them for another attempt."""
-        self._close_sinks()
-        with suppress(TaskMeshError, TimeoutError):  # what the hub does not have is computed again
-            self._client.table.flush(_ACCEPTED_S)
-        self._cancel_but(lambda future: future._run.is_child or is_detached(future))
-
-    def _cancel_but(self, goes_on: Callable[[TaskFuture[Any]], bool]) -> None:
-        """Cancel the children that have not ended; the hub goes on with some."""
+    def _cancel_attached(self) -> None:
+        """Cancel the children that have not ended; the hub goes on with detached ones."""
         table = self._client.table
         unended = table.unended
-        table.cancel([future for future in unended if goes_on(future)], tell=False)
-        table.cancel([future for future in unended if not goes_on(future)])
-
-    def awaited(self, futures: Sequence[TaskFuture[Any]]) -> list[tuple[str, str]]:
-        """Return the names and keys of those of these tasks that have not ended, once the hub has them.
-
-        Raises:
-            TaskMeshError: another attempt of the parent would not find one of them.
-        """
-        waiting = [future for future in futures if not (isinstance(future, TaskFuture) and future.done())]
-        for future in waiting:
-            if not isinstance(future, TaskFuture) or future._run.parent is None:
-                raise TaskMeshError(
-                    f"WaitFor() takes promises of taskmesh.promise(), and futures of tasks that a task "
-                    f"with resume=True has submitted, not {future!r:.200}"
-                )
-        if len(waiting) > MOST_AWAITED:
-            raise TaskMeshError(
-                f"WaitFor() takes {MOST_AWAITED:,} futures at most, not {len(waiting):,}: wait for some of "
-                "them first"
-            )
-        if waiting:
-            self._client.table.flush(None)
-        return [(future._run.spec.name, future._run.key) for future in waiting]
+        table.cancel([future for future in unended if is_detached(future)], tell=False)
+        table.cancel([future for future in unended if not is_detached(future)])
 
     def close(self) -> None:
         """Close the client."""
@@ -287,8 +201,6 @@ def submit_nested(
     submitter = client.submitter(max(fn.options.priority, context.priority + 1))
     if context.granted:
         context.adopt(client)
-        if context.resume:
-            return client.submit_child(context, submitter, fn, args, kwargs)
         return submitter.submit(fn, *args, **kwargs)
     if fn.options.tags or fn.options.limit or fn.options.queue != context.queue:
         raise QueueFull(
@@ -303,11 +215,11 @@ def submit_nested(
 def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
     """Return the future of a promise: of what somebody gives to `Mesh.fulfil(key, value)`.
 
-    It belongs to the innermost open mesh; inside a task, to the mesh that runs the task. That keeps it until
-    the task ends, so `raise WaitFor(promise(key))` waits for it without a slot.
+    It belongs to the innermost open mesh; inside a task, to the mesh that runs the task. There it ends when
+    the task has returned and its own tasks have ended, which may depend on it.
 
     Args:
-        key: the key: the same for each attempt of a task.
+        key: the key.
         expires: seconds after which it ends as TaskExpired; None for no limit.
 
     Raises:
@@ -317,8 +229,7 @@ def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
     here = _here()
     if isinstance(here, Client):
         return promised(here, key, expires)
-    client, context = here
-    return client.promise(context, key, expires)
+    return here.promise(key, expires)
 
 
 def put(value: object, *, sink: str) -> TaskFuture[None]:
@@ -358,7 +269,7 @@ def input_here(sink: str, codec: str = "", *, lends: bool = True) -> SinkInput:
         ConfigError: the name is not text that can travel.
     """
     here = _here(lends=lends)
-    return SinkInput(here, sink, codec) if isinstance(here, Client) else here[0].sink_input(sink, codec)
+    return SinkInput(here, sink, codec) if isinstance(here, Client) else here.sink_input(sink, codec)
 
 
 def sink_here(
@@ -378,10 +289,10 @@ def sink_here(
         ConfigError: the name or the credit cannot be used.
     """
     here, name = _here(lends=lends), sink_name(name)
-    return Sink(here, name, credit, ack) if isinstance(here, Client) else here[0].sink(name, credit, ack)
+    return Sink(here, name, credit, ack) if isinstance(here, Client) else here.sink(name, credit, ack)
 
 
-def _here(*, lends: bool = True) -> Client | tuple[NestedClient, NestedContext]:
+def _here(*, lends: bool = True) -> Client | NestedClient:
     """Return the client of the innermost open mesh, or that of the task that runs here.
 
     Raises:
@@ -395,22 +306,12 @@ def _here(*, lends: bool = True) -> Client | tuple[NestedClient, NestedContext]:
             raise
     client = _client_of(context)
     context.adopt(client)
-    return client, context
+    return client
 
 
 def lend_permit() -> None:
     """Have another slot work in place of this one until the running task ends, as it waits for others."""
     nested_context()
-
-
-def _digest(fn: Callable[..., Any], payload: Payload, edges: Edges | None) -> str:
-    """Return a digest of a call: of function, arguments, and the keys of the tasks that it depends on."""
-    digest = blake2b(identity(fn), digest_size=16)
-    for part in payload.parts if isinstance(payload, Blob) else [payload]:
-        digest.update(part)
-    for future in edges.upstream if edges is not None else ():
-        digest.update(future._run.key.encode())
-    return digest.hexdigest()
 
 
 def _client_of(context: NestedContext) -> NestedClient:

@@ -54,7 +54,6 @@ class OptionValues(TypedDict, total=False):
     after: TaskFuture[Any] | HasEnd | str | Iterable[TaskFuture[Any] | HasEnd | str]
     when: Literal["success", "done", "failure"]
     limit: str | Limit | Iterable[str | Limit]
-    resume: bool
     durable: bool | None
     detach: bool
     keep: float | None
@@ -139,7 +138,6 @@ class TaskOptions:
         when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
             "failure" (of one).
         limit: how many of the tasks that have it start in a time, or run at a time, in the whole mesh.
-        resume: another attempt of the task finds the tasks that a former one has submitted.
         durable: True: it is accepted only once it is in the hub's journal, and a hub without one refuses it;
             False: it is not written there; None: it is written if the hub has a journal.
         detach: it does not end with its client: close() leaves it to the hub.
@@ -165,7 +163,6 @@ class TaskOptions:
     after: tuple[Any, ...] = ()
     when: Literal["success", "done", "failure"] = "success"
     limit: tuple[Any, ...] = ()
-    resume: Annotated[bool, Meta(description="True or False")] = False
     durable: bool | None = None
     detach: Annotated[bool, Meta(description="True or False")] = False
     keep: float | None = None
@@ -217,10 +214,6 @@ class TaskOptions:
                 'durable=True has a task survive its hub and its client: acks="early" and '
                 'on_client_loss="cancel" forbid that. Choose one'
             )
-        if changed.resume and changed.acks == "early":
-            raise ConfigError(
-                'resume=True gives a task further attempts, and acks="early" forbids them: choose one'
-            )
         if (changed.ignore_result or changed.sink) and (changed.keep or changed.key is not None):
             raise ConfigError(
                 "ignore_result=True and sink= leave nobody to fetch the result, and keep= and key= hold it "
@@ -234,13 +227,13 @@ class TaskOptions:
 
     @property
     def is_chunkable(self) -> bool:
-        """Several calls may share one attempt; a key, limits, a hard limit and children belong to one call.
+        """Several calls may share one attempt; a key, limits and a hard limit belong to one call.
 
         What outlives its client does so as one call, too.
 
         A slot keeps the soft limit for each item of a chunk; a map tries items that have failed again alone.
         """
-        alone = self.hard_timeout or self.key is not None or self.limit or self.resume
+        alone = self.hard_timeout or self.key is not None or self.limit
         return not (alone or self.durable or self.detach or self.keep or self.sink)
 
 

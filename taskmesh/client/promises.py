@@ -40,7 +40,6 @@ def promised(
     *,
     group: int = 0,
     on_client_loss: str = "run",
-    parent: tuple[int, int] | None = None,
 ) -> TaskFuture[Any]:
     """Submit a promise: a task without a function, that ends when somebody fulfils its key.
 
@@ -50,7 +49,6 @@ def promised(
         expires: seconds after which it ends as TaskExpired; None for no limit.
         group: its group, 0 for none.
         on_client_loss: as the task option.
-        parent: the task that keeps it on its way, as in `Run`.
 
     Raises:
         ConfigError: the key is not text that can travel, or `expires` is not a number of seconds.
@@ -58,9 +56,7 @@ def promised(
     """
     options = TaskOptions().with_changes({"expires": expires, "on_client_loss": on_client_loss})
     spec = replace(spec_of(b"", options, PROMISE_NAME, client.result_codec), kind=PROMISE, keep=KEEP)
-    run = OpenRun(client.table, spec_number(spec), spec, group, _checked(key))
-    run.parent = parent
-    return client.table.put(run, b"")
+    return client.table.put(OpenRun(client.table, spec_number(spec), spec, group, _checked(key)), b"")
 
 
 def fulfilment(

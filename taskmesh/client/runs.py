@@ -59,6 +59,4 @@ def sent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Ru
         sent.part = run.part
     if delay:
         sent.at = run.at
-    if run.parent is not None:
-        sent.parent, sent.is_child = run.parent, run.is_child
     return sent

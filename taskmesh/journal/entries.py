@@ -10,7 +10,6 @@ from taskmesh.shm.blob import Blob
 from taskmesh.wire.journal import (
     KINDS,
     Entry,
-    JournalChild,
     JournalChunk,
     JournalKept,
     JournalLetter,
@@ -75,7 +74,7 @@ def _restore_payloads(entry: Entry) -> None:
     elif isinstance(entry, JournalSchedule):
         declaration = entry.declaration
         entry.declaration = msgspec.structs.replace(declaration, payload=_payload(declaration.payload))
-    elif isinstance(entry, JournalChild | JournalKept | JournalOutcome) and entry.done is not None:
+    elif isinstance(entry, JournalKept | JournalOutcome) and entry.done is not None:
         entry.done.payloads = [_payload(payload) for payload in entry.done.payloads]
 
 

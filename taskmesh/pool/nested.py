@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool.messages import PermitReply
@@ -24,18 +24,6 @@ class SubmittedTasks(Protocol):
         """Cancel those that have not ended."""
         ...
 
-    def leave(self) -> None:
-        """Leave those that have not ended to the hub, which keeps them for another attempt."""
-        ...
-
-    def awaited(self, futures: Sequence[Any]) -> list[tuple[str, str]]:
-        """Return the names and keys of those of these tasks that have not ended, once the hub has them.
-
-        Raises:
-            TaskMeshError: the hub could not find one of them for another attempt.
-        """
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class NestedContext:
@@ -50,9 +38,6 @@ class NestedContext:
         queue: the task's own.
         priority: the task's own.
         adopt: takes the children, before the first of them is submitted.
-        parent: the client and the counter of the task.
-        resume: another attempt of the task is to find its children.
-        calls: counts how often this attempt has made a call, by what identifies the call.
     """
 
     addresses: tuple[str, ...]
@@ -63,9 +48,6 @@ class NestedContext:
     queue: str
     priority: int
     adopt: Callable[[SubmittedTasks], None]
-    parent: tuple[int, int]
-    resume: bool = False
-    calls: dict[str, Iterator[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +57,10 @@ class RunningTask:
     Attributes:
         serial: its number in the slot.
         spec: its spec.
-        id: its client and counter.
     """
 
     serial: int
     spec: Spec
-    id: tuple[int, int]
 
 
 class PermitLink(Protocol):
@@ -150,8 +130,6 @@ class NestedTasks:
                 spec.queue,
                 spec.priority,
                 self._adopt,
-                task.id,
-                spec.resume,
             )
             if reply.granted:
                 self._context, self._serial = context, serial
@@ -174,27 +152,6 @@ class NestedTasks:
         self._leave()
         if children is not None:
             children.cancel()
-
-    def leave(self) -> None:
-        """Leave the children of an attempt to the next one."""
-        children = self._children
-        self._leave()
-        if children is not None:
-            children.leave()
-
-    def awaited(self, futures: Sequence[Any]) -> list[tuple[str, str]]:
-        """Return the task names and keys of those of a `WaitFor`'s futures that have not ended.
-
-        Raises:
-            TaskMeshError: another attempt of the task would not find one of them.
-        """
-        if self._children is not None:
-            return self._children.awaited(futures)
-        if futures:
-            raise TaskMeshError(
-                "WaitFor() takes futures that this task has made itself, by submit() or taskmesh.promise()"
-            )
-        return []
 
     def _leave(self) -> None:
         self.may_exist = False

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
 
 from taskmesh import context
 from taskmesh.core.ids import task_id, text_of
-from taskmesh.errors import LocalProtocolError, SerializationError, TaskMeshError, TaskTimeout
+from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
 from taskmesh.pool import nested
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.nested import NestedTasks
@@ -29,11 +29,11 @@ from taskmesh.pool.result_batch import FLUSH_OFFSET, ResultBatcher, SupervisorLi
 from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
-from taskmesh.retry import WaitFor, verdict
+from taskmesh.retry import verdict
 from taskmesh.serialize import code, payload, upstream
 from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.values import class_name
-from taskmesh.wire.runs import AWAIT, CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
+from taskmesh.wire.runs import CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.schedules import split_tick
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
@@ -310,10 +310,6 @@ class TaskRunner:
                 value = function(*item) if starred else function(item)
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 stage = "argument" if type(item) is BadItem else self._stage
-                if issubclass(type(error), WaitFor):
-                    error = TaskMeshError(
-                        "an item of a chunk cannot raise WaitFor: use map(chunksize=1), or submit()"
-                    )
                 i, now = len(values), time.monotonic()
                 failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
                 self._limit.fired = False
@@ -337,28 +333,11 @@ class TaskRunner:
     def _fail(self, stage: str, error: BaseException) -> None:
         """Report that the running task has failed at this stage."""
         self._deepen()
+        self._children.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
         serial = self._first + self._index
-        failure = None
-        if kind == "exception" and issubclass(type(error), WaitFor):
-            try:
-                failure = self._await(serial, cast("WaitFor", error))
-            except BaseException as trouble:  # noqa: BLE001  it is reported in place of the wait
-                error = trouble
-        if spec.resume:
-            self._children.leave()
-        else:
-            self._children.cancel()
-        self._batcher.fail(failure or failure_of(serial, kind, error, spec, self._batcher.elapsed()))
-
-    def _await(self, serial: int, wish: WaitFor) -> SlotFailure:
-        """Return the report of a task that is to run again once others have ended."""
-        awaits = self._children.awaited(wish.futures)
-        BaseException.with_traceback(wish, None)
-        return SlotFailure(
-            serial, AWAIT, retry_after=wish.delay, elapsed=self._batcher.elapsed(), awaits=awaits
-        )
+        self._batcher.fail(failure_of(serial, kind, error, spec, self._batcher.elapsed()))
 
     def _kind(self, stage: str, error: BaseException) -> str:
         return "timeout" if self._limit.fired and issubclass(type(error), TaskTimeout) else stage
@@ -371,7 +350,6 @@ class TaskRunner:
         spec = None if run is None else self._specs.get(run.spec)
         if run is None or spec is None:  # a thread may ask while its task ends, and its spec is forgotten
             return None
-        needs = run.needs[self._index] if run.needs else None
         return context.TaskContext(
             id=text_of(task_id(run.client, run.seqs[self._index])),
             name=spec.name,
@@ -382,8 +360,6 @@ class TaskRunner:
             ask=partial(self._is_cancelled, self._first + self._index),
             slot=self._slot,
             tick=self._tick,
-            resumed=spec.resume and run.attempt - run.returns > 1,
-            upstream=tuple([text_of(task_id(run.client, seq)) for seq in needs or ()]),
         )
 
     def _nested_context(self, *, lends: bool) -> nested.NestedContext | None:
@@ -394,8 +370,7 @@ class TaskRunner:
         run = self._run
         if run is None:
             return None
-        own = (run.client, run.seqs[self._index])
-        return nested.RunningTask(self._first + self._index, self._specs[run.spec], own)
+        return nested.RunningTask(self._first + self._index, self._specs[run.spec])
 
     def _progress(self, done: float, total: float) -> None:
         if not self.is_forked_child and self._run is not None:

@@ -289,15 +289,3 @@ def references(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield f"the default of {name!r}", value
     for name, value in vars(fn).items():
         yield f"its attribute {name!r}", value
-
-
-def identity(fn: object) -> bytes:
-    """Return what tells functions of one name apart, in every process: code, and plain values around it.
-
-    Their pickles differ from process to process: they depend on which equal objects are one object.
-    """
-    if not isinstance(fn, types.FunctionType):
-        return b""
-    cells = [_content(cell) for cell in fn.__closure__ or ()]
-    around = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values(), *cells]
-    return b"".join(map(_plain, [fn.__code__, *filter(_is_plain, around)]))

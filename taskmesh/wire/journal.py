@@ -14,7 +14,7 @@ import msgspec
 from taskmesh.wire.runs import Counter, DoneRun, Failed, LimitRule, Name, Number, Run, Spec, Value
 from taskmesh.wire.schedules import Declaration
 
-CHILD, CHUNK, CURSOR, ENDS, LETTER, HOUSE, KEPT = "a", "c", "d", "e", "f", "h", "k"
+CHUNK, CURSOR, ENDS, LETTER, HOUSE, KEPT = "c", "d", "e", "f", "h", "k"
 LIMIT, OUTCOME, SCHEDULE, SPEC, VALUE, WINDOW = "l", "o", "p", "s", "v", "w"
 """The letters with which keys begin: of the kinds of entries, see `KINDS`."""
 
@@ -112,24 +112,6 @@ class JournalCursor(msgspec.Struct, array_like=True):
     counts: dict[Name, Counter]
 
 
-class JournalChild(msgspec.Struct, array_like=True):
-    """The outcome of a child of a task with `resume=True`, for another attempt of that.
-
-    Attributes:
-        parent: the client and the counter of the parent.
-        name: the name of the child's function.
-        key: the key of the child.
-        done: the result, of one task.
-        failed: the bad end, in place of a result.
-    """
-
-    parent: tuple[Counter, Counter]
-    name: Name
-    key: Name
-    done: DoneRun | None
-    failed: Failed | None
-
-
 class JournalWindow(msgspec.Struct, array_like=True):
     """The starts in the window of a limit, or of one key of a keyed limit.
 
@@ -195,8 +177,7 @@ class JournalLetter(msgspec.Struct, array_like=True):
 
 
 Entry = (
-    JournalChild
-    | JournalChunk
+    JournalChunk
     | JournalCursor
     | Ends
     | JournalHouse
@@ -210,7 +191,6 @@ Entry = (
     | Value
 )
 KINDS: dict[str, type[Entry]] = {
-    CHILD: JournalChild,
     CHUNK: JournalChunk,
     CURSOR: JournalCursor,
     ENDS: Ends,

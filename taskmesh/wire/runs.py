@@ -22,8 +22,6 @@ MOST_NAMES = 1000
 """Queues or tags of one pool or task."""
 MOST_LIMITS = 16
 """Limits of one task."""
-MOST_AWAITED = 10_000
-"""Tasks and promises that one attempt may wait for (`taskmesh.WaitFor`)."""
 LARGEST = (2.0 - 2.0**-52) * 2.0**1023
 """The largest number that is finite."""
 
@@ -41,8 +39,6 @@ Edges = Annotated[list[Counter], Meta(min_length=1, max_length=MOST_EDGES)]
 """Tasks that a task depends on. A list of empty lists would take 60 times the bytes that say it."""
 Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
 """Queues or tags."""
-Awaited = Annotated[list[tuple[Name, Name]], Meta(max_length=MOST_AWAITED)]
-"""Task names and keys of tasks and promises that a task waits for."""
 
 MAGIC, KEYED = b"\x01TMS", b"\x01TMK"
 """The first bytes of a signed payload, and of one before which the key of its task stands, after its length.
@@ -64,8 +60,6 @@ when one of them has ended badly."""
 
 DEPENDENCY = "dependency"
 """`Failed.kind` of a task that never started, since one that it depends on ended badly."""
-AWAIT = "await"
-"""`Failed.kind` of an attempt that has raised WaitFor: the task is to run again, when others have ended."""
 
 CALL, CHUNK, PROMISE, FIRING, ATTACHMENT, SINK_VALUE = 0, 1, 2, 3, 4, 5
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map; or the task has
@@ -126,7 +120,6 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         keep: seconds for which the outcome can be had after the end, by the task's id, and by its key.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
         limits: what holds its tasks back while too many run, or have started lately.
-        resume: a task's children outlive its attempts, and another attempt finds them again.
         durable: its tasks are in the hub's journal; None: if the hub has one.
         detach: its tasks do not end with their client.
         ignore_result: their clients are told that they have succeeded, and are not sent their results.
@@ -154,7 +147,6 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     keep: Number = 0.0
     shared: Name = "all"
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=MOST_LIMITS)] = ()
-    resume: bool = False
     durable: bool | None = None
     detach: bool = False
     ignore_result: bool = False
@@ -211,8 +203,6 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
         part: the key of its keyed limits (`LimitRule.keyed`).
         at: the time before which they are not to start, in seconds since the epoch, 0 for none; `delay` says
             the same by the client's clock.
-        parent: the client and counter of the task that keeps them on their way, also without this client.
-        is_child: nobody but another attempt of the parent asks for them.
         rerun: of tasks whose results are ignored and may have gone with their end: the attempts that they
             have had. They run again, also where they have ended, since others need their results.
     """
@@ -230,8 +220,6 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     when: int = SUCCESS
     part: Name = ""
     at: Number = 0.0
-    parent: tuple[Counter, Counter] | None = None
-    is_child: bool = False
     rerun: Counter = 0
 
 
@@ -286,13 +274,12 @@ class Failed(msgspec.Struct, array_like=True):
         kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
             | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature"
             | "dependency" (a task that it depends on ended badly) | "unknown" (nothing is
-            known of it) | "not durable" (the hub has no journal) | "await" (no end: it waits for others).
+            known of it) | "not durable" (the hub has no journal).
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.
         returns: as with `LaneRun`, in reports of a pool; clients get the number for people.
         upstream: of a "dependency", the counter of the task that ended badly.
-        awaits: of an "await", the tasks and promises that it waits for; `retry_after` is the least wait.
         output: the last lines that its process has printed, of a report of a pool.
     """
 
@@ -310,7 +297,6 @@ class Failed(msgspec.Struct, array_like=True):
     history: list[str] = []
     returns: int = 0
     upstream: Counter = 0
-    awaits: Awaited = []
     output: str = ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from taskmesh.wire.runs import Amount, Awaited, LaneRun, Number, Payload, Spec
+from taskmesh.wire.runs import Amount, LaneRun, Number, Payload, Spec
 
 
 class SlotTasks(msgspec.Struct, tag=80):
@@ -39,7 +39,6 @@ class SlotFailure(msgspec.Struct, array_like=True):
     retryable: bool = False
     retry_after: Number = -1.0
     elapsed: Number = 0.0
-    awaits: Awaited = []
     output: str = ""
 
 

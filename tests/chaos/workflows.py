@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from taskmesh import Mesh, Outcome, TaskFuture, TaskState, WaitFor, current_task
+from taskmesh import Mesh, Outcome, TaskFuture, TaskState, current_task
 from taskmesh.client.batch import Batch
 from taskmesh.errors import Tally, TaskMeshError
-from tests.chaos.errands import NO_VALUE, child, parent
+from tests.chaos.errands import NO_VALUE, parent
 from tests.faults.checker import CANCELLED, OK
 from tests.faults.workload import answer, around, digest, misbehave, ordinary, span
 from tests.harness.journal import Journal
@@ -76,18 +76,6 @@ def limited(log: str, index: int, spans: str, limits: str, nap: float) -> str:
     value = ordinary(log, index, b"", nap)
     journal.write("finish", index, *fields)
     return value
-
-
-def resuming(log: str, index: int, count: int) -> str:
-    """A task that waits for its children without a slot."""
-
-    def wait() -> None:
-        children = [child.submit(number % 2) for number in range(count)]
-        if not all(one.done() for one in children):
-            raise WaitFor(*children)
-        assert [one.result() for one in children] == [(1, 3)[number % 2] for number in range(count)]
-
-    return around(log, index, wait)
 
 
 # --- the client's side ------------------------------------------------------------------------------------
@@ -284,10 +272,6 @@ def family(ledger: Ledger, chance: random.Random) -> None:
     ledger.submit(parent, chance.choice((0, 0, 1)), kind="parent")
 
 
-def resumed(ledger: Ledger, chance: random.Random) -> None:
-    ledger.submit(resuming, chance.randint(1, 6), kind="resuming", resume=True)
-
-
 WORKFLOWS: dict[Callable[[Ledger, random.Random], None], float] = {
     chain: 3,
     graph: 3,
@@ -299,6 +283,5 @@ WORKFLOWS: dict[Callable[[Ledger, random.Random], None], float] = {
     put: 1,
     attached: 2,
     family: 1,
-    resumed: 1,
 }
 """Each kind with its weight."""

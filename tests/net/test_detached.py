@@ -75,13 +75,12 @@ def test_close_leaves_them_to_the_hub(cluster, how):
         assert mesh.attach(detached.task_id).result(END_S) == 3
 
 
-@pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("how", ["returns", "fails"])
-def test_a_task_leaves_them_to_the_hub(cluster, tmp_path: Path, how, resume):
+def test_a_task_leaves_them_to_the_hub(cluster, tmp_path: Path, how):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     cluster.start_worker("first", slots=3)
     with cluster.mesh() as mesh:
-        parent = mesh.with_options(resume=resume).submit(workload.leave_behind, str(journal), str(gate), how)
+        parent = mesh.submit(workload.leave_behind, str(journal), str(gate), how)
         assert (parent.exception(END_S) is None) == (how == "returns")
         if how == "fails":
             wait_until(lambda: mesh.status()["tasks"]["RUNNING"] == 1, END_S, "the attached one is cancelled")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh import Mesh, as_completed, current_task, errors, gather, task
+from taskmesh import Mesh, Retry, as_completed, current_task, errors, gather, promise, task
 from tests.harness.journal import Journal, words
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -214,6 +214,50 @@ def test_children_of_a_crashed_attempt_are_cancelled_and_the_next_has_its_own(lo
     wait_until(lambda: not any(local.status()["tasks"].values()), 20, "no task is left")
     assert set(words(journal)) == {str(number) for number in range(30)}
     assert len(words(journal)) < 60, "the first attempt's were cancelled with it"
+
+
+def test_another_attempt_finds_children_by_their_key(mesh, tmp_path):
+    @task(key=lambda journal, number: f"{journal}/{number}", keep=60)
+    def noted(journal: str, number: int) -> int:
+        Journal(journal).append(str(number))
+        return number * number
+
+    @task(retries=Retry(max=3, backoff=0.01))
+    def total(journal: str) -> tuple[int, int]:
+        squares = gather([noted.submit(journal, number) for number in range(5)])
+        if current_task().attempt < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum(squares), current_task().attempt
+
+    journal = tmp_path / "journal"
+    assert mesh.submit(total, str(journal)).result(WAIT_S) == (30, 3)
+    assert sorted(words(journal)) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_child_may_wait_for_a_promise_of_its_parent(mesh):
+    @task
+    def told(answer: str, key: str) -> str:
+        return f"{key}: {answer}"
+
+    @task
+    def asks(key: str) -> object:
+        return told.submit(promise(key), key)
+
+    futures = [mesh.submit(asks, f"ask-{number}") for number in range(2)]
+    wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 4, WAIT_S)
+    for number in range(2):
+        mesh.fulfil(f"ask-{number}", "yes")
+    assert gather(futures, timeout=WAIT_S) == ["ask-0: yes", "ask-1: yes"]
+
+
+def test_a_promise_that_nobody_waits_for_ends_with_its_task(mesh):
+    @task
+    def leaves_it() -> str:
+        promise("left")
+        return "done"
+
+    assert mesh.submit(leaves_it).result(WAIT_S) == "done"
+    wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 0, WAIT_S)
 
 
 def test_children_of_a_parent_that_is_cancelled_end_with_it(mesh, tmp_path):

@@ -20,7 +20,7 @@ from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
 from tests.simulation.setting import Setting
 from tests.simulation.timetable import Timetable
-from tests.simulation.workload import AWAITED, Plan
+from tests.simulation.workload import Plan
 
 _TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
 
@@ -226,7 +226,7 @@ class ClientHost(Host[ClientMachine]):
             plan.submitted = self.setting.timetable.now
             if may_wait and plan.seq % 11 == 3 and not (plan.key or plan.is_value):
                 plan.start_at = plan.submitted + 0.7 * (plan.seq % 5)
-            if may_wait and plan.seq % 5 == 2 and plan.kind.spec.kind == CALL and plan.key != AWAITED:
+            if may_wait and plan.seq % 5 == 2 and plan.kind.spec.kind == CALL:
                 self._depend(plan)
         for plan, seq in zip(plans, after, strict=False):
             plan.needs = (seq,)

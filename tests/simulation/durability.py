@@ -28,7 +28,7 @@ from taskmesh.wire.journal import (
     parts_of,
 )
 from taskmesh.wire.messages import Submit
-from taskmesh.wire.runs import LaneRun, Run
+from taskmesh.wire.runs import LaneRun
 from tests.simulation.memory_journal import MemoryDisk
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Durability:
 
 def may_outlive(plan: Plan) -> bool:
     """Return True if a journal has this task."""
-    return is_durable(plan.kind.spec, Run(0, 0, [], []))
+    return is_durable(plan.kind.spec)
 
 
 def _tasks_of(entry: Entry | None) -> list[Task]:

@@ -451,17 +451,6 @@ def failure_passed_on(patch: Patch) -> None:
     patch.setattr(Dependencies, "_decide", ignore)
 
 
-def awaiting_woken(patch: Patch) -> None:
-    """A task whose attempt has ended to wait for others goes on waiting when they have ended."""
-    over = Dependencies._over
-
-    def forget(self: Dependencies, record: TaskRecord, links: Links) -> None:
-        links.awaiting = []
-        over(self, record, links)
-
-    patch.setattr(Dependencies, "_over", forget)
-
-
 def attachments_early(patch: Patch) -> None:
     """A hub expects no client to bring a task that another one waits for by its id."""
     patch.setattr(Attachments, "_may_come", lambda self, client, text: False)
@@ -581,7 +570,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     value_kept,
     calls_kept,
     failure_passed_on,
-    awaiting_woken,
     first_fulfilment,
     attachments_early,
     attachments_joined,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from taskmesh.core import events as ev
-from taskmesh.wire.runs import AWAIT, FAILURE, LaneRun, Value
+from taskmesh.wire.runs import FAILURE, LaneRun, Value
 from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 from tests.simulation.setting import Setting
 from tests.simulation.workload import Act, Plan
@@ -227,7 +227,7 @@ class SlotProcess:
 
     def _begin(self, item: Item) -> None:
         plan, chance = item.plan, self._world.chance
-        misbehaves = plan.act not in (Act.OK, Act.FLAKY, Act.FAILS, Act.BAD, Act.AWAITS) and (
+        misbehaves = plan.act not in (Act.OK, Act.FLAKY, Act.FAILS, Act.BAD) and (
             plan.act in (Act.POISON, Act.HOG, Act.HANGS) or plan.runs <= plan.times
         )
         seconds = plan.seconds
@@ -290,9 +290,6 @@ class SlotProcess:
             return SlotFailure(
                 item.serial, kind, "ValueError", "as planned", "Traceback", b"p", retryable=True
             )
-        if plan.act is Act.AWAITS and plan.runs <= plan.times:
-            delay = 0.3 * (plan.seq % 2)
-            return SlotFailure(item.serial, AWAIT, retry_after=delay, awaits=plan.awaits)
         plan.successes += 1
         return plan.result
 

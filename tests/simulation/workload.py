@@ -25,8 +25,6 @@ from taskmesh.wire.runs import (
 )
 
 _KEY = struct.Struct(">QQ")
-AWAITED = "key-0"
-"""The key of tasks that others end an attempt to wait for: they depend on nothing, or both might wait on."""
 BAD_KINDS = ("argument", "function", "result")
 
 
@@ -44,7 +42,6 @@ class Act(enum.Enum):
     HANGS = "never ends"
     STALLS = "never ends a few times, then succeeds"
     PLAGUE = "kills its pool always"
-    AWAITS = "ends a few times to wait for others, then succeeds"
 
 
 @dataclass(slots=True, eq=False)
@@ -121,11 +118,6 @@ class Plan:
         return self.kind.spec.kind == ATTACHMENT
 
     @property
-    def awaits(self) -> list[tuple[str, str]]:
-        """Tasks that an attempt ends to wait for, by name and key: they are there, of any client, or not."""
-        return [(kind.spec.name, AWAITED) for kind in KINDS if kind.keyed][: self.seq % 4]
-
-    @property
     def bad_kind(self) -> str:
         """Names the part that cannot be rebuilt, if there is one."""
         return BAD_KINDS[self.seq % len(BAD_KINDS)]
@@ -150,8 +142,6 @@ class Plan:
         match self.act:
             case Act.FAILS | Act.HANGS:
                 return 1 + retries
-            case Act.AWAITS:
-                return self.times + 1
             case Act.FLAKY | Act.STALLS:
                 return min(self.times, retries) + 1
             case Act.POISON | Act.HOG:
@@ -268,7 +258,6 @@ KINDS = (
         weight=8,
     ),
     _kind("silent-once", ignore_result=True, acks="early", seconds=(0.0, 0.02), weight=3),
-    _kind("waiting", acts=(OK, (Act.AWAITS, 8)), seconds=(0.0, 0.02), expires=3.0, weight=6),
     _kind("urgent", priority=5, seconds=(0.0, 0.002), weight=6),
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),

@@ -12,7 +12,7 @@ from enum import IntEnum
 from taskmesh.core.hub.account import PORTION
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.core.hub.states import Cause, State
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import Cancel
 from taskmesh.wire.runs import Failed, Held
@@ -65,52 +65,34 @@ class Cancellations:
         self._at_pools: dict[int, dict[tuple[int, int], list[int]]] = {}
         self.pending: dict[int, Pending] = {}
 
-    def cancel(self, task: int, *, quiet: bool = False, is_gone: bool = False) -> bool:
+    def cancel(self, task: int, *, quiet: bool = False) -> bool:
         """One waiter gives a task up; the last one's ends it. False when it is not on its way.
 
         Args:
             task: the id under which it waits.
             quiet: it is not told.
-            is_gone: it does not choose to: its process has ended. A child whose parent goes on is kept then.
         """
         record = self._ledger.tasks.get(task)
         if record is None or not record.is_waited_for(task):
             return False
-        extra = record.extra
-        kept = extra is not None and bool(extra.parents) and (is_gone or not extra.is_child)
-        if extra is not None and extra.abandoned and task == record.id and (kept or extra.waiters):
+        if record.extra is not None and record.extra.abandoned and task == record.id:
             return True  # it is run for others
         cancelled = Failed(0, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
-        is_parents_choice = extra is not None and extra.is_child and not is_gone
-        if is_parents_choice or self._ledger.detach(task, record, kept=kept):
-            for waiter in self._end(record, cancelled):
-                if waiter != task:
-                    self._collector.give(cancelled, waiter)
-        elif not kept:
+        if self._ledger.detach(task, record):
+            if State.SENT <= record.state <= State.RUNNING:
+                self.cancel_at_pool(record.session, record.attempt, record.known_as)
+                self._collector.release(record)
+            self._ledger.move(record, Cause.CANCEL)
+            self._collector.keep(record, cancelled)
+            self._hub.dependencies.failed(record, cancelled)
+            self._ledger.drop(record)
+        else:
             self._hub.dependencies.given_up(task, record, cancelled)
         if not quiet:
             self._collector.give(cancelled, task)
         elif self._hub.journal is not None:
             self._hub.journal.given_up(task >> SEQ_BITS, task & SEQ_MASK)
         return True
-
-    def _end(self, record: TaskRecord, cancelled: Failed) -> list[int]:
-        """End a task that nobody wants; return the ids that wait for it nevertheless."""
-        if State.SENT <= record.state <= State.RUNNING:
-            self.cancel_at_pool(record.session, record.attempt, record.known_as)
-            self._collector.release(record)
-        self._ledger.move(record, Cause.CANCEL)
-        self._collector.keep(record, cancelled)
-        self._hub.children.ended(record, None)
-        self._hub.dependencies.failed(record, cancelled)
-        return self._ledger.drop(record)
-
-    def end_released(self) -> None:
-        """End a portion of the children whose parents have ended."""
-        for record in self._hub.children.take_released():
-            cancelled = Failed(0, record.id & SEQ_MASK, record.attempt - record.returns, "cancelled")
-            for waiter in self._end(record, cancelled):
-                self._collector.give(cancelled, waiter)
 
     def cancel_all(self, client: int, extent: Extent = Extent.ALL, reason: str = "") -> int:
         """Cancels what a client has now, from the next step on.
@@ -167,7 +149,7 @@ class Cancellations:
             is_spared = spec.detach if job.extent is Extent.ATTACHED else spec.on_client_loss != "cancel"
             if job.extent is not Extent.ALL and is_spared:
                 continue
-            job.count += self.cancel(base | seq, quiet=quiet, is_gone=True)
+            job.count += self.cancel(base | seq, quiet=quiet)
             looks += GLANCES - 1
         return looks
 

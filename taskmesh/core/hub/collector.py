@@ -31,13 +31,11 @@ from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.core.link import size_of
-from taskmesh.wire.runs import AWAIT, FIRING, PICKLE, DoneRun, Failed, Held, Value
+from taskmesh.wire.runs import FIRING, PICKLE, DoneRun, Failed, Held, Value
 
 MAX_HISTORY = 20
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
-BREATH = 0.01
-"""Seconds before a task runs again that waits for what has ended already: it may ask so for ever."""
 GIVEN_UP = 200_000
 """Attempts of sessions that are over whose late success still counts."""
 
@@ -130,7 +128,6 @@ class Collector:
         if record.spec.spec.codec != PICKLE:
             part.codec = record.spec.spec.codec
         self.keep(record, part)
-        self._hub.children.ended(record, part)
         self._succeeded(record, part.payloads[0], part.attempt - part.returns)
         for waiter in self._ledger.drop(record):
             if waiter == record.id:
@@ -278,9 +275,7 @@ class Collector:
         if failure.kind in REFUSALS and self._refused(record, failure):
             return
         record.started()
-        if failure.kind == AWAIT:
-            self._awaits(record, failure, now)
-        elif failure.kind == "lost":
+        if failure.kind == "lost":
             self.lost(record, failure)
         elif failure.kind in CRASHES:
             self._crashed(record, failure, now)
@@ -309,16 +304,6 @@ class Collector:
         extra.pools += (where[:300],)
         self.requeue(record, Cause.REQUEUE)
         return True
-
-    def _awaits(self, record: TaskRecord, failure: Failed, now: float) -> None:
-        """Its attempt has ended to wait for others (WaitFor): it goes round again, uncharged, after them."""
-        record.more().failed = record.begun  # it has started: it does not expire any more
-        self.tell(record)
-        self.release(record)
-        self._ledger.move(record, Cause.AWAIT)
-        self._hub.dependencies.wait_for(record, failure.awaits)
-        delay = max(0.0, failure.retry_after)
-        self._ledger.wait(record, now + (delay if record.extra.links.waits else max(delay, BREATH)))
 
     @staticmethod
     def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:
@@ -487,7 +472,6 @@ class Collector:
         """A bad end that a task had at an earlier hub, where it was noted."""
         self.release(record)
         self._ledger.move(record, Cause.FAIL)
-        self._hub.children.ended(record, failure)
         self._hub.dependencies.failed(record, failure)
         self._tell_ends(record, failure, self._ledger.drop(record))
 
@@ -503,7 +487,6 @@ class Collector:
         shown = record.attempt - record.returns
         told = msgspec.structs.replace(failure, attempt=shown, history=history, output="")
         self.keep(record, told)
-        self._hub.children.ended(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
         self._tell_ends(record, told, waiting)
@@ -513,7 +496,6 @@ class Collector:
     def fulfilled(self, record: TaskRecord, run: DoneRun) -> None:
         """Ends a promise with its value: a run of one task, whose client and number do not matter."""
         self._ledger.move(record, Cause.FULFIL)
-        self._hub.children.ended(record, None)
         self._hub.dependencies.succeeded(record, run.payloads[0], run.attempt)
         for waiter in self._ledger.drop(record):
             self.give(run, waiter)
@@ -526,7 +508,6 @@ class Collector:
         self._ledger.move(record, cause)
         if cause is Cause.BLOCK:
             self._hub.letters.add_blocked(record, failure)
-        self._hub.children.ended(record, None)
         self._hub.dependencies.failed(record, failure)
         if cause is Cause.SKIP:
             failure = msgspec.structs.replace(failure, kind="cancelled")

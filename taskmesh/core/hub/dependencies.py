@@ -2,8 +2,7 @@
 
 Everything here follows from records of the ledger, in the transition that changes them. A task that depends
 on others WAITs; the end of the last of them makes it DUE. A bad end BLOCKs it at once, and all that depends
-on it in turn, by a loop and in portions. A task whose attempt has ended to wait for others (WaitFor) WAITs
-in the same way, for tasks of any client. An outcome is kept from the end of its task to the end of the last
+on it in turn, by a loop and in portions. An outcome is kept from the end of its task to the end of the last
 task that is handed it, and counts as its client's bytes meanwhile.
 """
 
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from taskmesh.core.hub.account import PORTION, Account
-from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.states import WAITING, Cause, Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
@@ -66,7 +64,6 @@ class Dependencies:
 
     Args:
         ledger: the records.
-        children: the tasks that others have submitted.
         client_bytes: how many bytes of outcomes the hub may hold for one client.
         most_bytes: how many it may hold for all.
 
@@ -79,9 +76,8 @@ class Dependencies:
         blocked: how many tasks ended since one that they depend on had ended badly.
     """
 
-    def __init__(self, ledger: Ledger, children: Children, client_bytes: int, most_bytes: int) -> None:
+    def __init__(self, ledger: Ledger, client_bytes: int, most_bytes: int) -> None:
         self._ledger = ledger
-        self._children = children
         self._client_bytes = client_bytes
         self._most_bytes = most_bytes
         self.values: dict[int, HeldValue] = {}
@@ -197,27 +193,13 @@ class Dependencies:
         for failed, failure in ends:
             self._decide(record, links, failure, failed)
 
-    def wait_for(self, record: TaskRecord, keys: Sequence[tuple[str, str]]) -> None:
-        """Have a record that is about to be WAITING wait for the ends of tasks and promises with these keys.
-
-        What is not on its way has ended: the client has the hub's word for each of them.
-        """
-        links = record.link()
-        links.when, links.is_settled = DONE, False
-        upstream = [self._ledger.by_key(*key) for key in dict.fromkeys(keys)]
-        links.awaits = [key for key, other in zip(dict.fromkeys(keys), upstream, strict=True) if other]
-        for other in upstream:
-            if other is not None and other is not record:
-                other.link().awaiting.append(record)
-                links.waits += 1
-
     # --- when tasks end -----------------------------------------------------------------------------------
 
     def succeeded(self, record: TaskRecord, payload: Any, attempt: int) -> None:
         """A record is about to be dropped, with this result: apply that to all tasks it has edges to."""
         links = record.links
         if links is not None:
-            self._over(record, links)
+            self._let_go(record, links)
             for task, dependents in links.dependents.items():
                 spec = record.spec.spec
                 value = Value(task & SEQ_MASK, payload, spec.name, attempt, spec.codec)
@@ -230,7 +212,7 @@ class Dependencies:
         """A record is about to be dropped, with this bad end: apply that to all tasks it has edges to."""
         links = record.links
         if links is not None:
-            self._over(record, links)
+            self._let_go(record, links)
             for task in list(links.dependents):
                 self.given_up(task, record, failure)
 
@@ -240,20 +222,6 @@ class Dependencies:
         if links is not None and (dependents := links.dependents.pop(task, None)):
             name, seq = record.spec.spec.name, task & SEQ_MASK
             self._ended(task, dependents, Value(seq, b"", name, failure.attempt, failed=failure))
-
-    def _over(self, record: TaskRecord, links: Links) -> None:
-        """A task that is over needs nothing any more, nor its children; those that wait for its end go on."""
-        self._let_go(record, links)
-        if links.children is not None:
-            self._children.over(record, links)
-        if not links.awaiting:
-            return
-        awaiting, links.awaiting = links.awaiting, []
-        for other in awaiting:
-            if other.state <= RUNNING:
-                other.extra.links.waits -= 1
-                if other.state is WAITING:
-                    self._decide(other, other.extra.links, None, record.id)
 
     def _ended(self, task: int, dependents: list[TaskRecord], value: Value) -> None:
         """Apply the end of a task to those that depend on it under this id."""

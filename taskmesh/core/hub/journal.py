@@ -380,10 +380,9 @@ class Journal(JournalEntries):
         self.changes.update(dict.fromkeys(unused))
 
 
-def is_durable(spec: Spec, run: Run) -> bool:
-    """Return True if tasks are written down; not those that end with their client or their parent."""
-    ends_with_others = (run.parent is not None and not spec.detach) or spec.on_client_loss == "cancel"
-    return spec.kind in DURABLE_KINDS and is_wanted(spec) and not ends_with_others
+def is_durable(spec: Spec) -> bool:
+    """Return True if tasks are written down; not those that end with their client."""
+    return spec.kind in DURABLE_KINDS and is_wanted(spec) and spec.on_client_loss != "cancel"
 
 
 def is_wanted(spec: Spec) -> bool:

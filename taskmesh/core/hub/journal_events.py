@@ -103,7 +103,6 @@ class JournalEvents:
         self._journal.rewrite()
         self._hub.result_cache.rewrite(now, wall=self._hub.wall)
         self._hub.house.rewrite()
-        self._hub.children.rewrite()
         self._hub.letters.rewrite()
         self._limits.rewrite()
         self._schedules.rewrite()
@@ -125,7 +124,6 @@ class JournalEvents:
             hub.result_cache.read(number, kept, now, wall=hub.wall)
         hub.letters.restore(found[j.LETTER])
         self._restore_tasks(found, now)
-        hub.children.restore(found[j.CHILD].values())
         hub.dependencies.drop_unused()
 
     def _restore_tasks(self, found: Mapping[str, Mapping[int, Any]], now: float) -> None:

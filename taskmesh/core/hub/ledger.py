@@ -533,19 +533,15 @@ class Ledger:
             self._settle(task)
         return waiting
 
-    def detach(self, task: int, record: TaskRecord, *, kept: bool = False) -> bool:
-        """One waiter gives up; returns True when nobody is left and the record itself should be cancelled.
-
-        Args:
-            kept: its parents keep it on its way without any waiter.
-        """
+    def detach(self, task: int, record: TaskRecord) -> bool:
+        """One waiter gives up; returns True when nobody is left and the record itself should be cancelled."""
         extra = record.extra
         if extra is None:
             return True
-        if task == record.id and extra.abandoned and (kept or extra.waiters):
+        if task == record.id and extra.abandoned:
             return False
         owner_stays = task != record.id and not extra.abandoned
-        if len(extra.waiters) == (task in extra.waiters) and not owner_stays and not kept:
+        if len(extra.waiters) == (task in extra.waiters) and not owner_stays:
             return True
         extra.waiters.pop(task, None)
         if task == record.id:

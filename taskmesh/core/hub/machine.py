@@ -136,7 +136,7 @@ class HubMachine:
         """The latest time at which a Tick is due."""
         state = self.state
         now = state.now
-        if self.cancellations.pending or state.dependencies.settled or state.children.released:
+        if self.cancellations.pending or state.dependencies.settled:
             return now
         first = min(self._sweep_at, now + self.config.stall / 2, self.schedules.deadline)
         timer = state.ledger.timers.deadline
@@ -163,8 +163,7 @@ class HubMachine:
         ledger = state.ledger
         if now >= self._sweep_at:
             self._sweep(now)
-        going_on = self.cancellations.pending or state.children.released or state.recovery.waiting
-        if going_on or now >= self.schedules.deadline:
+        if self.cancellations.pending or state.recovery.waiting or now >= self.schedules.deadline:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         if state.dependencies.settled:
@@ -194,7 +193,6 @@ class HubMachine:
     def _go_on(self, now: float) -> None:
         """Does the next portion of what takes longer than one event may."""
         self.clients.go_on()
-        self.cancellations.end_released()
         self.state.recovery.release(now)
         if now >= self.schedules.deadline:
             self.schedules.fire()

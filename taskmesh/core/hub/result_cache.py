@@ -232,9 +232,4 @@ class ResultCache:
 
 def _answers(outcome: Outcome) -> bool:
     """Return True if later submissions under the key of a task are answered with how it ended."""
-    return not isinstance(outcome, Failed) or would_come_again(outcome)
-
-
-def would_come_again(failure: Failed) -> bool:
-    """Return True if another attempt would end in the same way."""
-    return failure.kind in _REMEMBERED and not failure.retryable
+    return not isinstance(outcome, Failed) or (outcome.kind in _REMEMBERED and not outcome.retryable)

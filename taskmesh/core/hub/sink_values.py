@@ -115,7 +115,6 @@ class SinkValues:
     def _end(self, record: TaskRecord, run: DoneRun) -> None:
         """End a task that others wait for."""
         payload = record.payload
-        self._hub.children.ended(record, None)
         self._hub.dependencies.succeeded(record, payload, 1)
         for waiter in self._hub.ledger.drop(record):
             if waiter != record.id:

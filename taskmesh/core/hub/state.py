@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
-from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.dead_letters import DeadLetters
 from taskmesh.core.hub.dependencies import Dependencies
@@ -71,7 +70,6 @@ class HubState:
         config: the settings.
         now: the time of the event that is being handled.
         ledger: every task on its way.
-        children: of them, those that others keep on their way.
         dependencies: the edges between them.
         specs: those that the hub knows, by number.
         clients: sessions of clients, by client.
@@ -97,10 +95,7 @@ class HubState:
         self.journal = Journal() if config.journaled else None
         lease = 0.0 if config.first and self.journal is None else config.lease
         self.ledger = Ledger(Limits(now, lease))
-        self.children = Children(self.ledger, config.client_max_bytes, config.max_bytes, self.journal)
-        self.dependencies = Dependencies(
-            self.ledger, self.children, config.client_max_bytes, config.max_bytes
-        )
+        self.dependencies = Dependencies(self.ledger, config.client_max_bytes, config.max_bytes)
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}

@@ -64,7 +64,7 @@ class Cause(enum.IntEnum):
     RECOVER = 13
     """An earlier hub had it: the hub waits for the pools that may hold it."""
     AWAIT = 15
-    """It depends on tasks that have not ended; or its attempt has ended to wait for others."""
+    """It depends on tasks that have not ended, or somebody else is to end it."""
     BLOCK = 16
     """A task that it depends on ended badly: it can never start."""
     SKIP = 17
@@ -91,8 +91,6 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.QUEUED, C.DELAY): S.WAITING,
     (S.QUEUED, C.RECOVER): S.WAITING,
     (S.QUEUED, C.AWAIT): S.WAITING,
-    (S.SENT, C.AWAIT): S.WAITING,
-    (S.RUNNING, C.AWAIT): S.WAITING,
     (S.WAITING, C.BLOCK): S.FAILED,
     (S.WAITING, C.SKIP): S.CANCELLED,
     (S.WAITING, C.DUE): S.QUEUED,
@@ -286,9 +284,6 @@ class Links(msgspec.Struct, gc=False, eq=False):
         is_blocked: it has been decided that it never starts, and it is to end in the hub's next steps.
         recovers: pools of an earlier hub may hold it, see `Recovery`.
         dependents: tasks that depend on it, by the id under which they know it.
-        awaits: the name and key of the tasks and promises for which its last attempt has ended to wait.
-        awaiting: tasks whose attempts have ended to wait for its end.
-        children: the tasks and promises that it keeps on their way, see `Children`; None if it has had none.
     """
 
     needs: Sequence[int] = ()
@@ -300,9 +295,6 @@ class Links(msgspec.Struct, gc=False, eq=False):
     is_blocked: bool = False
     recovers: bool = False
     dependents: dict[int, list[TaskRecord]] = {}
-    awaits: Sequence[tuple[str, str]] = ()
-    awaiting: list[TaskRecord] = []
-    children: dict[tuple[str, str], Any] | None = None
 
     @property
     def holds_back(self) -> bool:
@@ -333,8 +325,6 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
         pools: those that died while they had it, but for the first, and those that refused it, in words.
         refused: the sessions of the pools that refused it.
         failed: the number of the newest execution whose failure was charged.
-        parents: the tasks that keep it on its way, see `Children`; None if none do.
-        is_child: it is for these alone.
         failures: failed attempts of a task that is a dead letter, should it end badly.
         attempts, begun: the attempts and executions of other hubs that have been heard of while one is under
             way, see `TaskRecord.numbered`.
@@ -354,8 +344,6 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
     pools: tuple[str, ...] = ()
     refused: frozenset[int] = frozenset()
     failed: int = 0
-    parents: set[int] | None = None
-    is_child: bool = False
     failures: tuple[Any, ...] = ()
     attempts: int = 0
     begun: int = 0

@@ -34,8 +34,6 @@ RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
 NO_SPEC = Spec(b"", "")
 """In place of one that has been evicted."""
-SOON = 0.0001
-"""Seconds in which a Submit is acknowledged whose outcomes may be there already: in the hub's next step."""
 LARGE = 1 << 20
 """Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
 
@@ -107,7 +105,7 @@ class Submissions:
     def _durable(self, session: ClientSession, submit: m.Submit) -> JournalChunk | None:
         """Return those tasks of a Submit, before they are entered, that the journal is to have."""
         hub, account, set_aside = self._hub, self._ledger.account(session.client), self.set_aside.tasks
-        runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec, run)]
+        runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec)]
         if any(run.again for run in runs):
             base = session.client << SEQ_BITS
             tasks, finished = self._ledger.tasks, account.finished
@@ -313,13 +311,10 @@ class Submissions:
     def _acknowledge(self, session: ClientSession, submit: m.Submit, size: int, now: float) -> None:
         """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
 
-        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one. An
-        attempt that asks for what former ones have left waits for the outcomes as well: these come along.
+        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one.
         """
         due = self._hub.acks_due
-        if session.credit and submit.runs and submit.runs[-1].parent is not None:
-            due.setdefault(session.client, now + SOON)
-        elif not session.credit or session.client in due or size >= LARGE:
+        if not session.credit or session.client in due or size >= LARGE:
             due.pop(session.client, None)
             self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
         else:
@@ -412,8 +407,6 @@ class Submissions:
         records = self._ledger.accept(client, entry, run, now, fresh=not run.again)
         if self._attachments.early:
             self._attachments.came(client, run.seqs)
-        if run.parent is not None:
-            self._hub.children.add_all(_id_of(run.parent), records, is_child=run.is_child)
         if run.rerun:
             self._ledger.reruns += len(records)
             for record in records:
@@ -500,8 +493,6 @@ class Submissions:
         self._ledger.attach(client, run.seqs[0], first)
         if self._attachments.early:
             self._attachments.came(client, run.seqs)
-        if run.parent is not None:
-            self._hub.children.add_all(_id_of(run.parent), [first], is_child=run.is_child)
         if run.again:
             self._adoption.is_found(first, task, now)
         return True
@@ -513,8 +504,6 @@ class Submissions:
         if kept is not None and entry.spec.detach:
             user = self._ledger.account(client).user
             cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
-        if kept is None and run.parent is not None:
-            kept = self._hub.children.outcome(_id_of(run.parent), key)
         if kept is None:
             return False
         self._ledger.answered(client, seq)
@@ -575,11 +564,6 @@ class Submissions:
                     self._hub.journal.delivered(session.client, message.done, message.failed, self._hub.specs)
                     for failure in message.failed:
                         self._hub.letters.taken(session.client << SEQ_BITS | failure.seq)
-
-
-def _id_of(parent: tuple[int, int]) -> int:
-    """Return the task id of a run's parent."""
-    return parent[0] << SEQ_BITS | parent[1] & SEQ_MASK
 
 
 def _weight(submit: m.Submit) -> tuple[int, int]:

@@ -20,10 +20,7 @@ from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.core.hub.ticks import text_of_tick
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.limit_rules import text_of
-from taskmesh.wire.runs import PROMISE_NAME
 
-MOST_NAMED = 5
-"""Tasks and promises that the reason to wait names."""
 MOST_LOOKS = 50_000
 """Entries that one view looks at, some 10 ms: edges of a graph, tasks of a batch, those before one in its
 queue, and those that have left a queue and are still listed there."""
@@ -228,10 +225,6 @@ class TaskViews:
         if record.spec.is_attachment:
             return "it waits for another client's task, which that may bring from before the hub's restart"
         links = record.links
-        if links is not None and links.awaits and links.waits and not links.recovers:
-            keys = [key if name == PROMISE_NAME else name for name, key in links.awaits]
-            named = ", ".join(keys[:MOST_NAMED]) + (", ..." if len(keys) > MOST_NAMED else "")
-            return f"its last attempt has ended to wait for {named} (WaitFor)"
         if links is not None and links.waits and not links.recovers:
             number = "a task" if links.waits == 1 else f"{links.waits} tasks"
             return f"it waits for {number} that it depends on"

@@ -242,7 +242,6 @@ class HandedTasks:
             failure.retry_after,
             worker,
             returns=piece.run.returns,
-            awaits=failure.awaits,
             output=failure.output,
         )
 

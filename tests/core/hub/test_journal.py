@@ -419,36 +419,6 @@ def test_a_full_journal_takes_no_more_durable_tasks():
     assert accepted(rig) == 2
 
 
-def submit_child(rig: HubRig, parent: int, seq: int, client: int) -> None:
-    """A slot's client submits a child of client 1's task."""
-    one = spec("child", on_client_loss="cancel")
-    run = Run(number_of(one), 0, [seq], [b"call"], "k", parent=(1, parent), is_child=True)
-    rig.tell(ev.FromClient(client, m.Submit(seq, [(number_of(one), one)], [run])))
-
-
-def test_the_outcomes_of_children_wait_for_another_attempt_of_their_parent_at_the_next_hub():
-    rig = hub()
-    rig.client()
-    rig.client(10)
-    pool = rig.join(slots=2)
-    (parent,) = rig.submit(one=spec("parent", resume=True))
-    submit_child(rig, parent, 1, client=10)
-    rig.report(pool, done=((10, 1, 1),))
-    rig.write()
-    assert "a" in kinds(rig)
-
-    second = after_death(rig)
-    pool = second.join(slots=2)
-    past_recovery(second, pool)
-    second.client(11)
-    submit_child(second, parent, 1, client=11)
-    assert second.outcomes(11) == {1: "done"}
-    run_all(second, pool)
-    second.after(1.0)
-    second.write()
-    assert "a" not in kinds(second), "the parent has ended"
-
-
 def test_the_starts_in_long_windows_count_at_the_next_hub():
     one = spec(limits=(LimitRule("api", 5, 3600.0), LimitRule("often", 5, 1.0)))
     rig = hub()
@@ -472,13 +442,9 @@ def test_the_starts_in_long_windows_count_at_the_next_hub():
 def test_what_was_never_written_is_not_deleted_either():
     rig = hub()
     rig.client()
-    rig.client(10)
     pool = rig.join(slots=2)
     past_recovery(rig, pool)
     rig.write()
-    (parent,) = rig.submit(one=spec("parent", resume=True, durable=False))
-    submit_child(rig, parent, 1, client=10)
-    rig.report(pool, done=((10, 1, 1),))
     rig.submit(one=spec(limits=(LimitRule("often", 5, 1.0),), durable=False))
     run_all(rig, pool)
     past_recovery(rig, pool)
