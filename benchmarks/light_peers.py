@@ -146,7 +146,7 @@ class LightPool:
         self._context, self._hub, self._slots = context, hub, slots
         self._config = PoolSettings(name, random.getrandbits(48), slots, queues=(queue,), hello=0.2)
         self._out: list[PoolAction] = []
-        self._member = Membership(self._config, time.monotonic(), 0, self._out)
+        self._member = Membership(self._config, time.monotonic(), self._out)
         self._collector = Push(context, profiles.TO_COLLECTOR)
         self._beats = Push(context, profiles.BEATS)
         self._control = Sub(context, profiles.TO_CONTROL)
@@ -184,7 +184,7 @@ class LightPool:
             if isinstance(tasks, m.Tasks) and member.admits(tasks, now):
                 spool.done += [self._done(run) for run in tasks.runs]
         if member.beat_is_due(now):
-            member.beat([], "ready", self._slots, ([], []), now)
+            member.beat([], "ready", self._slots, now)
             member.rests_if_told = spool.empty
         if not member.session and member.is_due(now):
             member.hello([], [], self._slots, now)

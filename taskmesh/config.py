@@ -43,7 +43,7 @@ class MeshConfig:
     """The mesh, and how it is reached.
 
     Attributes:
-        address: gateway endpoints of the hub, tried in order; empty for an embedded mesh.
+        address: the hub's gateway endpoint; empty for an embedded mesh.
         bind: the gateway endpoint at which an embedded hub listens; empty for none. Only an argument counts.
         local_pool: an embedded mesh has a pool of its own; `workers=0` together with `bind=` says no.
         hub: the place of an embedded hub: a thread of this process, or a process of its own.
@@ -53,8 +53,8 @@ class MeshConfig:
     """
 
     address: Annotated[
-        tuple[str, ...], Meta(description="an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
-    ] = ()
+        str, Meta(description="one endpoint like 'tcp://127.0.0.1:5550', since a mesh has one hub")
+    ] = ""
     bind: Annotated[str, Meta(description="an endpoint like 'tcp://127.0.0.1:5550'")] = ""
     local_pool: Annotated[bool, Meta(description="true or false")] = True
     hub: Literal["thread", "process"] = "thread"

@@ -71,7 +71,7 @@ class MeshExecutor(Executor):
         self._own: Client | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
-            self._own = Client(load(None, {"mesh__address": (), **slots}))
+            self._own = Client(load(None, {"mesh__address": "", **slots}))
             self._own.waits_at_exit = True
             end = weakref.finalize(self, self._own.close_unreferenced)
             end.atexit = False  # at exit the client ends itself

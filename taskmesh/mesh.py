@@ -54,7 +54,7 @@ class Mesh(Submitter):
     after its tasks, with a ResourceWarning.
 
     Args:
-        address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
+        address: the gateway of a hub such as "tcp://127.0.0.1:5550".
         workers: slots of an embedded mesh, one for each CPU if not given. The mesh is embedded then, even
             if a file or TASKMESH_ADDRESS names a hub. 0 for none, of a mesh that listens.
         bind: the address at which an embedded mesh listens, such as "tcp://127.0.0.1:5550": workers, other
@@ -71,7 +71,7 @@ class Mesh(Submitter):
 
     def __init__(
         self,
-        address: str | Sequence[str] | None = None,
+        address: str | None = None,
         *,
         workers: int | None = None,
         bind: str | None = None,
@@ -89,7 +89,7 @@ class Mesh(Submitter):
         client = self._client
         settings = client.config
         if settings.mesh.address:
-            there = f"at {', '.join(settings.mesh.address)}"
+            there = f"at {settings.mesh.address}"
         else:
             place = f"listening at {self.address}" if settings.mesh.bind else "embedded"
             there = f"{place}, {settings.pool.slots if settings.mesh.local_pool else 0} slots"
@@ -449,7 +449,7 @@ JOURNAL = frozenset({"journal", "hub__journal", "journal_file", "hub__journal_fi
 
 
 def _settings(
-    address: str | Sequence[str] | None,
+    address: str | None,
     workers: int | None,
     bind: str | None,
     hub: str | None,
@@ -470,7 +470,7 @@ def _settings(
                 if bind
                 else "workers= is for an embedded mesh: at an address, pools say how many slots they have"
             )
-        address = ()  # an argument goes before the environment and files, which may name a hub
+        address = ""  # an argument goes before the environment and files, which may name a hub
     given = {"mesh__address": address, "pool__concurrency": workers, "mesh__hub": hub}
     given |= {"mesh__bind": bind or "", "mesh__local_pool": workers != 0}
     found = load(config, {key: value for key, value in given.items() if value is not None} | dict(overrides))

@@ -58,7 +58,7 @@ class Reach:
     """The hub of a command, and how long to wait for its answer.
 
     Attributes:
-        config: the settings, with the hub's addresses in order: as given, as configured, or the default.
+        config: the settings, with the hub's address: as given, as configured, or the default.
         timeout: seconds to wait for an answer.
     """
 
@@ -67,11 +67,11 @@ class Reach:
 
     @contextmanager
     def session(self) -> Iterator[SubmitPort]:
-        """Open a session with the hub that answers first.
+        """Open a session with the hub.
 
         Raises:
-            HubUnreachable: none answers in time, or none lets us in.
-            ConfigError: an address cannot be used, or keys are missing.
+            HubUnreachable: it does not answer in time, or does not let us in.
+            ConfigError: the address cannot be used, or keys are missing.
         """
         from taskmesh.net.client.remote_port import RemotePort
         from taskmesh.security.keys import OPERATOR

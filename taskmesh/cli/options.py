@@ -22,12 +22,11 @@ DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Address = Annotated[
-    list[str] | None,
+    str | None,
     typer.Option(
         "--address",
         metavar="ENDPOINT",
-        help="The hub's gateway; may be repeated, and is then tried in order. Default: TASKMESH_ADDRESS, the "
-        f"configuration's, {DEFAULT_ADDRESS}.",
+        help=f"The hub's gateway. Default: TASKMESH_ADDRESS, the configuration's, {DEFAULT_ADDRESS}.",
     ),
 ]
 Bind = Annotated[
@@ -139,16 +138,16 @@ def settings(file: Path | None, given: dict[str, object]) -> Config:
 def hub_settings(
     *, address: Address = None, directory: Keys = None, file: ConfigFile = None, **more: object
 ) -> Config:
-    """Return the settings of a command that needs a hub, with its addresses in their order.
+    """Return the settings of a command that needs a hub, with its address.
 
     Args:
-        address: --address, in order of preference.
+        address: --address.
         directory: --keys.
         file: --config.
         more: further settings, None where an option is not given.
     """
     config = settings(file, {"mesh__address": address or None, "mesh__keys": directory, **more})
-    return replace(config, mesh=replace(config.mesh, address=config.mesh.address or (DEFAULT_ADDRESS,)))
+    return replace(config, mesh=replace(config.mesh, address=config.mesh.address or DEFAULT_ADDRESS))
 
 
 Command = Callable[..., None]

@@ -29,7 +29,6 @@ from taskmesh.cli.options import (
     settings,
 )
 from taskmesh.cli.output import Output
-from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -151,11 +150,6 @@ def _serve(
 ) -> None:
     from taskmesh.net.hub.program import run_hub
 
-    addresses = (bind,) if bind else config.mesh.address or (DEFAULT_ADDRESS,)
-    if len(addresses) > 1:
-        named = ", ".join(addresses)
-        raise ConfigError(f"a hub listens at one address, not at {named}: say which with --bind")
-
     def ready(endpoints: Endpoints) -> None:
         here = f", {slots} slot{'s' if slots != 1 else ''} here" if slots else ""
         out.ready(
@@ -172,7 +166,7 @@ def _serve(
 
     run_hub(
         config,
-        addresses[0],
+        bind or config.mesh.address or DEFAULT_ADDRESS,
         pool=pool,
         ready=ready,
         record=event_log(out, log_level).record,
@@ -254,7 +248,7 @@ def worker(
 
     drained = run_pool(
         config,
-        config.mesh.address or (DEFAULT_ADDRESS,),
+        config.mesh.address or DEFAULT_ADDRESS,
         slots=slots,
         name=name,
         modules=tuple(modules or ()),

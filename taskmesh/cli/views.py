@@ -22,9 +22,7 @@ def status(reach: Reach, out: Output) -> None:
 @hub_command
 def pools(reach: Reach, out: Output) -> None:
     """List the pools that the hub has a session with."""
-    rows = reach.query("pools")
-    away = ("hubs_away",) if any(row.get("hubs_away") for row in rows) else ()
-    out.rows(rows, (*POOL_COLUMNS, *away), "no pools: start one with `taskmesh worker`")
+    out.rows(reach.query("pools"), POOL_COLUMNS, "no pools: start one with `taskmesh worker`")
 
 
 @hub_command
@@ -127,12 +125,6 @@ def summary(found: dict[str, Any]) -> str:
     lines += [sink_line(sink) for sink in found.get("sinks", ())]
     lines += [journal_line(found["journal"])] if found.get("journal") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
-    lines += [
-        f"hubs:     pool {pool['pool']} serves {', '.join(pool['other_hubs']) or 'no other'} as well; "
-        f"away: {', '.join(pool['hubs_away']) or 'none'}"
-        for pool in there
-        if pool.get("other_hubs") or pool.get("hubs_away")
-    ]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
 

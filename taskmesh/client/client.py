@@ -146,17 +146,12 @@ class Client:
         """The address at which the mesh's hub can be dialled; empty if nobody else can."""
         mesh = self.config.mesh
         port = self._port
-        return (port.address if port is not None else "") or mesh.bind or next(iter(mesh.address), "")
+        return (port.address if port is not None else "") or mesh.bind or mesh.address
 
     @property
     def is_open(self) -> bool:
         """True if the port is open."""
         return self._port is not None
-
-    @property
-    def is_at_stand_in(self) -> bool:
-        """True if the hub at the first address was away, and another one stands in for it."""
-        return self._port is not None and self._port.is_at_stand_in
 
     def open(self) -> SubmitPort:
         """Open the port, if it is not open.

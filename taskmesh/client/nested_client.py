@@ -57,8 +57,8 @@ class NestedClient:
     """
 
     def __init__(self, context: NestedContext) -> None:
-        self._way = (context.addresses, context.keys)
-        settings = {"mesh__address": list(context.addresses), "mesh__keys": context.keys}
+        self._way = (context.address, context.keys)
+        settings = {"mesh__address": context.address, "mesh__keys": context.keys}
         self._client = Client(load({}, settings), context.role, context.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
@@ -66,7 +66,7 @@ class NestedClient:
 
     def serves(self, context: NestedContext) -> bool:
         """Return True if the client leads to the hub of this place, and has not ended."""
-        if self._way != (context.addresses, context.keys):
+        if self._way != (context.address, context.keys):
             return False
         return not self._client.closed and self._client.table.refusal is None
 

@@ -76,21 +76,19 @@ class WriteJournal(msgspec.Struct):
 
 HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | WriteJournal
 
-# --- pool (`hub`: index of the hub in the list of those that the pool serves) ------------------------------
+# --- pool -------------------------------------------------------------------------------------------------
 
 
 class SendHub(msgspec.Struct):
-    """Send a message to a hub's collector."""
+    """Send a message to the hub's collector."""
 
     message: m.PoolMessage
-    hub: int = 0
 
 
 class SendBeat(msgspec.Struct):
-    """Send a beat to a hub's collector, over the connection that beats have for themselves."""
+    """Send a beat to the hub's collector, over the connection that beats have for themselves."""
 
     message: m.Beat
-    hub: int = 0
 
 
 class DialLane(msgspec.Struct):
@@ -98,19 +96,15 @@ class DialLane(msgspec.Struct):
 
     Attributes:
         endpoint: The lane's endpoint.
-        max_payload: Bytes of one result that this hub takes, 0 for any number.
-        hub: The hub.
+        max_payload: Bytes of one result that the hub takes, 0 for any number.
     """
 
     endpoint: str
     max_payload: int = 0
-    hub: int = 0
 
 
 class HangUp(msgspec.Struct):
     """Close the lane's PULL."""
-
-    hub: int = 0
 
 
 class StartSlot(msgspec.Struct):
@@ -140,11 +134,10 @@ class PeekSlot(msgspec.Struct):
 
 
 class AnswerSlot(msgspec.Struct):
-    """Tell a slot whether the task that it runs, one of this hub's, may submit tasks of its own."""
+    """Tell a slot whether the task that it runs may submit tasks of its own."""
 
     slot: int
     granted: bool
-    hub: int = 0
 
 
 class CancelSlot(msgspec.Struct):

@@ -147,21 +147,13 @@ RareHubEvent = (
 
 
 class FromHub(msgspec.Struct):
-    """A message of a hub has come over its lane or control channel.
-
-    Attributes:
-        message: The message.
-        hub: Index of the hub in the list of those that the pool serves.
-    """
+    """A message of the hub has come over the lane or the control channel."""
 
     message: m.ToPool
-    hub: int = 0
 
 
 class HubLaneLost(msgspec.Struct):
-    """The pool's end of a hub's lane is closed."""
-
-    hub: int = 0
+    """The pool's end of its lane is closed."""
 
 
 class SlotReady(msgspec.Struct):

@@ -30,12 +30,12 @@ def readiness(machine: PoolMachine) -> tuple[bool, str]:
     if machine.state == "draining":
         return False, "draining"
     if not machine.session:
-        return False, "no session with a hub"
+        return False, "no session with the hub"
     return True, machine.state
 
 
 def startup(machine: PoolMachine) -> tuple[bool, str]:
-    """Return True if it has come up, and a text: a slot is up, or it has a session with a hub."""
+    """Return True if it has come up, and a text: a slot is up, or it has a session with the hub."""
     up = machine.session or any(slot.state is SlotState.UP for slot in machine.slots.values())
     return (True, "started") if up else (False, "no slot is up yet")
 
@@ -49,17 +49,14 @@ def pool_families(machine: PoolMachine) -> list[Family]:
 
     slots = machine.slots.values()
     up = sum(slot.state is SlotState.UP for slot in slots)
-    away = sum(not member.session for member in machine.members)
     return [
         gauge("tasks_running", "Tasks that run in this pool's slots.", running(machine)),
         gauge("worker_slots", "Slots of this pool.", len(slots)),
         gauge("worker_slots_up", "Slots whose process is there.", up),
         gauge("worker_waiting", "Tasks in this pool that have no slot yet.", machine.scheduler.waiting()),
-        gauge("worker_connected", "Whether it has a session with a hub.", bool(machine.session)),
-        gauge("worker_hubs", "Hubs that this pool serves.", len(machine.members)),
-        gauge("worker_hubs_away", "Those that it has no session with.", away),
+        gauge("worker_connected", "Whether it has a session with the hub.", bool(machine.session)),
         gauge("worker_draining", "Whether it is about to leave.", machine.state == "draining"),
-        gauge("worker_reported", "Whether its hubs have all of its results.", machine.reported),
+        gauge("worker_reported", "Whether its hub has all of its results.", machine.reported),
     ]
 
 

@@ -54,7 +54,7 @@ class ChildHubPort(RemotePort):
             TaskMeshError: the system has no process or the like for it.
         """
         self._folder, endpoints = private_folder()
-        self._addresses = [endpoints.gateway]
+        self._address = endpoints.gateway
         try:
             with provided():
                 self._launch(endpoints.gateway)

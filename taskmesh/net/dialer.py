@@ -1,14 +1,14 @@
 """The dialer of a client or a pool: it decides which target is dialled, and when.
 
-Targets are dialled in turn: the next one after a handshake that failed, and after unanswered Hellos, for
-libzmq gives up a link that has met something else than ZeroMQ, without a word.
+A hub's address is dialled with each key that it may have, in turn: the next one after a handshake that
+failed, and after unanswered Hellos, for libzmq gives up a link that has met something else than ZeroMQ,
+without a word.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
 from typing import Protocol
 
 from taskmesh.net.endpoints import Endpoints, Target, targets
@@ -54,7 +54,7 @@ class Dialer:
 
     Args:
         loop: watches the sockets' monitors.
-        addresses: of a hub and its stand-ins.
+        address: the hub's gateway.
         credentials: the program's, where keys are in use.
         sockets: the sockets that are dialled with.
         hellos: number of unanswered Hellos after which the next target is dialled.
@@ -69,7 +69,7 @@ class Dialer:
     def __init__(
         self,
         loop: Loop,
-        addresses: Sequence[str],
+        address: str,
         credentials: Credentials | None,
         sockets: Sockets,
         *,
@@ -77,7 +77,7 @@ class Dialer:
         most_hellos: int,
         final: bool = False,
     ) -> None:
-        self._targets = targets(addresses, credentials)
+        self._targets = targets(address, credentials)
         self._pair = credentials.pair if credentials is not None else None
         self._handshakes = Handshakes(loop, credentials, len(self._targets), self._on_failure, sockets.on_cut)
         self._sockets = sockets
@@ -94,11 +94,6 @@ class Dialer:
     def target(self) -> Target:
         """The target that is dialled."""
         return self._targets[self._turn % len(self._targets)]
-
-    @property
-    def is_at_stand_in(self) -> bool:
-        """True if it is another hub than the first one that is dialled."""
-        return self.target.hub != self._targets[0].hub
 
     @property
     def is_up(self) -> bool:

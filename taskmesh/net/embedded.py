@@ -134,8 +134,8 @@ class EmbeddedPort(SubmitPort):
         pool = self._pool = pool_with_slots(
             loop,
             pool_machine,
-            [LocalHubLink(self._for_hub)],
-            lambda _: nested.addresses(),
+            LocalHubLink(self._for_hub),
+            nested.address,
             SlotStarts(pool_machine, self._config.mesh.open_timeout),
             events=for_pool,
             fork_server=self._fork_server,

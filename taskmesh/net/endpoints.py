@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -38,6 +37,12 @@ Without keys: tcp://127.0.0.1:5550, and an SSH tunnel to reach it from another m
 """The second half of an error text; docs/security.md says more."""
 
 
+ONE_HUB = (
+    "a mesh has one hub. It survives a restart with a journal; work that is too much for one hub is shared "
+    "among several meshes, and MeshSpark takes a list of them"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoints:
     """Gateway, collector and control of one hub.
@@ -54,8 +59,10 @@ class Endpoints:
         """Return the endpoints that belong to a gateway's address.
 
         Raises:
-            ConfigError: it is no tcp or ipc endpoint; the message shows an example of one.
+            ConfigError: it is no tcp or ipc endpoint, or a list of them; the message shows an example of one.
         """
+        if "," in gateway and ("://" in gateway.partition(",")[2] or not gateway.startswith(IPC)):
+            raise ConfigError(f"{gateway!r} is not one address: {ONE_HUB}")
         if gateway.startswith(IPC) and len(gateway) > len(IPC):
             if "\0" in gateway or any("\ud800" <= character <= "\udfff" for character in gateway):
                 raise ConfigError(f"{gateway!r}: a socket's path must be text; choose another one")
@@ -98,14 +105,14 @@ class Target:
         return replace(options, curve=CurveClient(pair.public, pair.secret, self.hub_key))
 
 
-def targets(addresses: Sequence[str], credentials: Credentials | None) -> list[Target]:
-    """Return every address with every key that its hub may have, in the order in which they are tried.
+def targets(address: str, credentials: Credentials | None) -> list[Target]:
+    """Return an address with every key that its hub may have, in the order in which they are tried.
 
     Raises:
-        ConfigError: one of the addresses is no endpoint.
+        ConfigError: it is no endpoint.
     """
-    keys: Sequence[bytes | None] = credentials.hub_keys if credentials is not None else (None,)
-    return [Target(Endpoints.of(address), key) for address in addresses for key in keys]
+    hub = Endpoints.of(address)
+    return [Target(hub)] if credentials is None else [Target(hub, key) for key in credentials.hub_keys]
 
 
 def private_folder() -> tuple[str, Endpoints]:

@@ -111,7 +111,7 @@ class ListeningPort(SubmitPort):
         self.address = hub.sockets.endpoints.gateway
         loop.watch(wake_up.fd, wake_up.clear)
         if self._pool is not None:
-            self._pool.start(loop, hub.events, hub.private.addresses, hub.sockets.signer, (wake_up.fd,))
+            self._pool.start(loop, hub.events, hub.private.address, hub.sockets.signer, (wake_up.fd,))
         self._start_thread("taskmesh-hub", lambda: self._work(loop))
 
     def _send(self, action: Send) -> None:

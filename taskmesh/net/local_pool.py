@@ -56,7 +56,7 @@ class LocalPool:
         self,
         loop: Loop,
         hub: deque[object],
-        gateway: Callable[[], list[str]],
+        gateway: Callable[[], str],
         signer: PayloadSigner | None,
         urgent: tuple[int, ...] = (),
     ) -> None:
@@ -65,7 +65,7 @@ class LocalPool:
         Args:
             loop: the hub's loop.
             hub: the hub's events.
-            gateway: returns the addresses of the hub's private gateway, for tasks that submit tasks.
+            gateway: returns the address of the hub's private gateway, for tasks that submit tasks.
             signer: signs results, where keys are in use.
             urgent: descriptors that are looked at, too, while a slot's answer is polled for.
 
@@ -76,8 +76,8 @@ class LocalPool:
         self._pool = pool_with_slots(
             loop,
             machine,
-            [LocalHubLink(hub, signer)],
-            lambda _: gateway(),
+            LocalHubLink(hub, signer),
+            gateway,
             SlotStarts(machine, self._config.mesh.open_timeout),
             self._config,
             events=self.events,

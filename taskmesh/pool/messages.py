@@ -110,15 +110,15 @@ class PermitReply(msgspec.Struct, array_like=True):
 
     Attributes:
         granted: another slot has the asking one's permit now.
-        addresses: the hub's gateways; empty if there is no way to it.
+        address: the hub's gateway; empty if there is no way to it.
         keys: the directory of the pool's keys; empty for none.
         role: whose key is shown; "hub" in the hub's own process, whose private gateway asks for none.
-        trouble: why there are no addresses.
+        trouble: why there is no address.
         slot: the pool's name with the asking process's id.
     """
 
     granted: bool
-    addresses: list[str]
+    address: str
     keys: str = ""
     trouble: str = ""
     slot: str = ""

@@ -30,7 +30,7 @@ class NestedContext:
     """The means of a running task to submit tasks of its own.
 
     Attributes:
-        addresses: the hub's gateways, in order of preference.
+        address: the hub's gateway.
         keys: the directory of keys, empty for none.
         granted: another slot has this one's permit now; if not, the task must run its children itself.
         role: whose key is shown.
@@ -40,7 +40,7 @@ class NestedContext:
         adopt: takes the children, before the first of them is submitted.
     """
 
-    addresses: tuple[str, ...]
+    address: str
     keys: str
     role: str
     granted: bool
@@ -115,14 +115,13 @@ class NestedTasks:
                 reply = self._link.ask(serial, lends=lends)
             finally:
                 self._limit.unblock()
-            if not reply.addresses:
+            if not reply.address:
                 raise TaskMeshError(f"this task cannot submit tasks: {reply.trouble}")
             now = running()
             if now is None or now.serial != serial:
                 raise TaskMeshError("this task cannot submit tasks: it has ended, and this thread has not")
-            addresses = tuple(reply.addresses)
             context = NestedContext(
-                addresses,
+                reply.address,
                 reply.keys,
                 reply.role,
                 reply.granted,

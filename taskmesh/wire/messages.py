@@ -28,7 +28,7 @@ from taskmesh.wire.runs import (
 )
 from taskmesh.wire.schedules import Declaration
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 
@@ -404,8 +404,7 @@ class Results(msgspec.Struct, tag=41):
 class Beat(msgspec.Struct, tag=42):
     """A pool lives: lane messages received and results acknowledged so far, and what runs right now.
 
-    `slots`: as in Hello (or -1); more while tasks wait for their own, fewer while some cannot start or work
-    for other hubs. `served`, `away`: the addresses of these, as it has a session with them or not.
+    `slots`: as in Hello (or -1); more while tasks wait for their own, fewer while some cannot start.
     """
 
     epoch: int
@@ -418,8 +417,6 @@ class Beat(msgspec.Struct, tag=42):
     state: Name = "ready"
     busy_slots: int = 0
     slots: int = -1
-    served: Names = []
-    away: Names = []
 
 
 class Bye(msgspec.Struct, tag=43):

@@ -36,6 +36,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/hub/journal_entries.py": "the part of the journal that all the hub's books name",
     "taskmesh/core/hub/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
+    "taskmesh/core/pool/settings.py": "each of the three rooms has one",
     "taskmesh/net/client/settings.py": "each of the three rooms has one",
     "taskmesh/http/side_port.py": "loads the server only where a program asks for one",
     "taskmesh/pool/coroutines.py": "one rule, for slots, nested calls and Spark's steps",

@@ -325,4 +325,4 @@ def test_executor_alone_is_embedded_whatever_the_environment_says(opened, monkey
     with Mesh() as mesh:
         mesh.submit(double, 1).result(WAIT_S)
 
-    assert [port._config.mesh.address for port in opened.ports] == [(), ("tcp://127.0.0.1:5550",)]
+    assert [port._config.mesh.address for port in opened.ports] == ["", "tcp://127.0.0.1:5550"]

@@ -76,9 +76,9 @@ def test_workers_beside_an_address_are_refused_and_go_before_one_of_the_environm
 
     monkeypatch.setenv("TASKMESH_ADDRESS", "tcp://127.0.0.1:5550")
     with Mesh(workers=2):
-        assert opened.last._config.mesh.address == ()
+        assert opened.last._config.mesh.address == ""
     with Mesh(workers=2, config={"mesh": {"address": "tcp://127.0.0.1:5551"}}):
-        assert opened.last._config.mesh.address == ()
+        assert opened.last._config.mesh.address == ""
 
 
 def test_a_number_in_the_address_s_place_hints_at_workers():

@@ -308,7 +308,7 @@ class PoolRig:
         run = LaneRun(number_of(one), client, attempt, 0, list(seqs), [b"x"] * len(seqs))
         specs = [(number_of(one), one)] if known else []
         pool = self.pool
-        self.tell(ev.FromHub(m.Tasks(pool.epoch, pool.session, self.lane_seq, 0, 1.0, specs, [run])))
+        self.tell(ev.FromHub(m.Tasks(pool.member.epoch, pool.session, self.lane_seq, 0, 1.0, specs, [run])))
 
     def finish(self, slot: int, count: int = 1, elapsed: float = 0.001) -> None:
         """The slot reports its next tasks as done."""

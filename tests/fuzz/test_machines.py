@@ -110,7 +110,7 @@ def test_no_message_stops_a_hub(seed):
 def test_no_message_stops_a_pool(seed):
     chance = random.Random(seed)
     rig = PoolRig(2)
-    forger = Forger(chance, [rig.pool.epoch, rig.pool.session, *range(6)])
+    forger = Forger(chance, [rig.pool.member.epoch, rig.pool.session, *range(6)])
     kinds = typing.get_args(m.ToPool)
     attempts = 0
     for _ in range(EVENTS):
@@ -119,8 +119,8 @@ def test_no_message_stops_a_pool(seed):
         if message is None or isinstance(message, m.Refused):
             continue
         if isinstance(message, m.Tasks) and chance.random() < 0.8:
-            message.epoch, message.session = rig.pool.epoch, rig.pool.session
-            message.lane_seq = rig.pool.members[0].received + 1
+            message.epoch, message.session = rig.pool.member.epoch, rig.pool.session
+            message.lane_seq = rig.pool.member.received + 1
             for run in message.runs:  # a hub may lie about much, but an attempt that is twice is its own harm
                 attempts += 1
                 run.attempt = attempts

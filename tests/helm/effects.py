@@ -19,7 +19,7 @@ TOKEN = {"http": {"existingSecret": "tokens"}}
 KEDA = {**TOKEN, "workerDefaults": {"autoscaling": {"type": "keda"}}}
 ON_HPA = {"workerDefaults": {"autoscaling": {"type": "hpa"}}}
 MONITORED = {**TOKEN, "metrics": {"podMonitor": {"enabled": True}}}
-OUTSIDE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://elsewhere:5550"]}}
+OUTSIDE = {"hub": {"enabled": False}, "externalHub": {"address": "tcp://elsewhere:5550"}}
 IN_REDIS = {"hub": {"journal": {"existingSecret": "s"}}}
 ON_VOLUME = {"hub": {"journal": {"persistence": {"enabled": True}}}}
 CLAIM = "PersistentVolumeClaim/m-hub-journal"
@@ -120,7 +120,7 @@ EFFECTS = [
         f"{POOL_POD}/{OWN_KEYS}/items",
         [{"key": f, "path": f} for f in ("hub.public", "worker.secret")],
     ),
-    Effect("hub.enabled", False, HUB, GONE, along={"externalHub": {"addresses": ["tcp://elsewhere:5550"]}}),
+    Effect("hub.enabled", False, HUB, GONE, along={"externalHub": {"address": "tcp://elsewhere:5550"}}),
     Effect("hub.image.repository", "own", f"{HUB_BOX}/image", "own:0.1.0"),
     Effect("hub.image.tag", "9", f"{HUB_BOX}/image", "taskmesh:9"),
     Effect("hub.image.digest", SHA, f"{HUB_BOX}/image", f"taskmesh@{SHA}"),
@@ -173,10 +173,10 @@ EFFECTS = [
     *_timings("hub", HUB_BOX),
     Effect("hub.extraEnv", [{"name": "A", "value": "b"}], f"{HUB_BOX}/env", HAS({"name": "A", "value": "b"})),
     Effect(
-        "externalHub.addresses",
-        ["tcp://there:1", "tcp://here:2"],
+        "externalHub.address",
+        "tcp://there:1",
         f"{BOX}/args",
-        HAS("--address=tcp://here:2"),
+        HAS("--address=tcp://there:1"),
         OUTSIDE,
     ),
     Effect("workerPools", {"more": {"replicas": 4}}, "Deployment/m-more:spec/replicas", 4),

@@ -5,7 +5,7 @@ import pytest
 from tests.helm.rendering import MINIMAL, chart, laid_over, rendered, template
 
 TOKEN = {"http": {"existingSecret": "tokens"}}
-ELSEWHERE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://a:1"]}}
+ELSEWHERE = {"hub": {"enabled": False}, "externalHub": {"address": "tcp://a:1"}}
 
 
 def pool(**values):
@@ -26,12 +26,12 @@ REFUSED = {
         {"keys": {"existingSecret": "", "worker": {"existingSecret": "w"}}},
         "the hub needs keys",
     ),
-    "no hub at all": ({"hub": {"enabled": False}}, "needs externalHub.addresses"),
-    "two hubs": ({"externalHub": {"addresses": ["tcp://a:1"]}}, "is for hub.enabled=false"),
+    "no hub at all": ({"hub": {"enabled": False}}, "needs externalHub.address"),
+    "two hubs": ({"externalHub": {"address": "tcp://a:1"}}, "is for hub.enabled=false"),
     "a journal without a hub": (
         {
             "hub": {"enabled": False, "journal": {"existingSecret": "s"}},
-            "externalHub": {"addresses": ["tcp://a:1"]},
+            "externalHub": {"address": "tcp://a:1"},
         },
         "is for hub.enabled=true",
     ),
@@ -76,7 +76,7 @@ REFUSED = {
             **TOKEN,
             **pool(autoscaling={"type": "keda"}),
             "hub": {"enabled": False},
-            "externalHub": {"addresses": ["tcp://a:1"]},
+            "externalHub": {"address": "tcp://a:1"},
         },
         "needs hub.enabled=true",
     ),
@@ -131,7 +131,8 @@ UNFIT = {
     "text for a number of the configuration": {"config": {"hub": {"lease": "20"}}},
     "a size that is none": {"config": {"hub": {"max_bytes": "4Gigs"}}},
     "number as a label": {"commonLabels": {"a": 1}},
-    "address without a port": {"externalHub": {"addresses": ["tcp://hub"]}},
+    "list of addresses": {"externalHub": {"address": "tcp://a:1,tcp://b:1"}},
+    "address without a port": {"externalHub": {"address": "tcp://hub"}},
     "a size of a volume that is none": journal(persistence={"size": "8 GB"}),
     "an access mode that is none": journal(persistence={"accessModes": ["ReadWrite"]}),
     "a volume without an access mode": journal(persistence={"accessModes": []}),

@@ -142,7 +142,7 @@ class Release:
         hub = f"tcp://{NAME}-hub-pods.default.svc:5550"
         edge = {"queues": ["edge"], "replicas": 1}
         pools = {"default": None, "edge": edge}
-        outside = {"hub": {"enabled": False}, "externalHub": {"addresses": [hub]}, "workerPools": pools}
+        outside = {"hub": {"enabled": False}, "externalHub": {"address": hub}, "workerPools": pools}
         file = self._folder / "outside.json"
         file.write_text(json.dumps({**VALUES, **outside, "fullnameOverride": name}))
         line = ("install", name, str(self._chart), "-f", str(file), "--wait", "--timeout=100s")

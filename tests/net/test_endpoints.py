@@ -109,8 +109,17 @@ def test_addresses_of_hubs_are_dialled(good):
     check_dialled(good)
 
 
+@pytest.mark.parametrize("several", ["tcp://a:1,tcp://b:1", "tcp://a:1, ", "ipc:///a,ipc:///b"])
+def test_a_list_of_addresses_is_refused_with_the_cure(several):
+    with pytest.raises(ConfigError, match=r"a mesh has one hub.*several meshes"):
+        Endpoints.of(several)
+    with pytest.raises(ConfigError, match="a mesh has one hub"):
+        Mesh(several).status()
+    assert Endpoints.of("ipc:///a,b").gateway == "ipc:///a,b", "a path may have a comma"
+
+
 def test_who_dials_checks_the_address_first():
-    config = Config(mesh=MeshConfig(address=("tcp://127.0.0.1:0",), open_timeout=0.1))
+    config = Config(mesh=MeshConfig(address="tcp://127.0.0.1:0", open_timeout=0.1))
 
     with pytest.raises(ConfigError, match="cannot be dialled"):
         Mesh(config=config).status()

@@ -79,9 +79,14 @@ def test_number_of_a_slot_in_the_environment_is_no_setting():
 
 
 def test_address_in_the_environment_is_the_meshs():
-    config = load({}, environ={"TASKMESH_ADDRESS": "tcp://127.0.0.1:5550, tcp://127.0.0.1:6550"})
+    config = load({}, environ={"TASKMESH_ADDRESS": "tcp://127.0.0.1:5550"})
 
-    assert config.mesh.address == ("tcp://127.0.0.1:5550", "tcp://127.0.0.1:6550")
+    assert config.mesh.address == "tcp://127.0.0.1:5550"
+
+
+def test_several_addresses_are_none():
+    with pytest.raises(ConfigError, match=r"mesh\.address has to be one endpoint .* a mesh has one hub"):
+        load({}, {"address": ["tcp://127.0.0.1:5550", "tcp://127.0.0.1:6550"]}, environ={})
 
 
 def test_sizes_and_lists_are_read_as_people_write_them():

@@ -32,14 +32,12 @@ class Attempts:
 
     Attributes:
         calm: nothing goes wrong.
-        one_hub: there is one at a time.
         over: tasks whose clients had their outcomes, which their journal has lost, or did not have in time:
             they run once more, as if for the first time.
     """
 
     def __init__(self) -> None:
         self.calm = False
-        self.one_hub = True
         self.over: set[Key] = set()
         self._own: dict[tuple[Key, int, str], list[tuple[int, int]]] = defaultdict(list)
         self._known: dict[tuple[int, Key], int] = {}
@@ -63,7 +61,7 @@ class Attempts:
         for seq in run.seqs:
             key = run.client, seq
             before = sum(fence < run.attempt for fence in self._fences[key])
-            known = self._known.get((epoch, key), 0) if self.one_hub else 0
+            known = self._known.get((epoch, key), 0)
             require(
                 shown > known or key in self.over,
                 "S20: an execution that had begun is not counted",

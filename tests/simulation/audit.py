@@ -63,7 +63,7 @@ class Audit:
         self.outcomes: dict[tuple[int, int], str] = {}
         self.cancelled: set[tuple[int, int]] = set()
         self.failed: set[tuple[int, int]] = set()
-        self.cancel_known: set[tuple[int, int, int]] = set()
+        self.cancel_known: set[tuple[int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
         self.again: set[tuple[int, int]] = set()
@@ -77,7 +77,7 @@ class Audit:
         self._blocked: list[Plan] = []
         self._ticks: dict[tuple[int, str], tuple[int, int]] = {}
         self._newest: dict[tuple[int, int, int, str], int] = {}
-        self._starts: dict[tuple[int, str], dict[tuple[int, int], float]] = {}
+        self._starts: dict[str, dict[tuple[int, int], float]] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
         self._workload = workload
         self._pushes: Counter[tuple[int, int, int]] = Counter()
@@ -87,14 +87,14 @@ class Audit:
         self._deliveries: dict[tuple[int, int, int], set[int]] = defaultdict(set)
         self._reopened: Counter[tuple[int, int, int]] = Counter()
 
-    def fired(self, place: int, name: str, task: tuple[int, int]) -> None:
+    def fired(self, life: int, name: str, task: tuple[int, int]) -> None:
         """3.9: no tick has its name twice, whoever restarts; a clock that was set back restarts names too."""
-        first = self._ticks.setdefault((place, name), task)
+        first = self._ticks.setdefault((life, name), task)
         self.require(first == task, "3.9: a tick twice", name, first, task)
 
     # --- hub ----------------------------------------------------------------------------------------------
 
-    def pushed(self, hub: HubMachine, place: int, lane: Lane, messages: Sequence[Tasks]) -> None:
+    def pushed(self, hub: HubMachine, lane: Lane, messages: Sequence[Tasks]) -> None:
         """S5, S9 and S11 of what one event had pushed on one lane."""
         epoch = hub.config.epoch
         tasks, total = (
@@ -114,7 +114,7 @@ class Audit:
                     record = tasks.get(run.client << SEQ_BITS | seq)
                     live = record is not None and record.state is State.SENT and record.attempt == run.attempt
                     self.require(live, "S11: pushed a task that is not to be run", (run.client, seq))
-                    known = (place, run.client, seq) in self.cancel_known
+                    known = (run.client, seq) in self.cancel_known
                     self.require(not known, "S11: pushed after its cancellation", (run.client, seq))
                     key = (epoch, run.client, seq)
                     rises = run.attempt > self._attempts.get(key, 0)
@@ -148,10 +148,10 @@ class Audit:
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
         self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
 
-    def let_go(self, hub: HubMachine, place: int, runs: Sequence[LaneRun], now: float) -> None:
+    def let_go(self, hub: HubMachine, runs: Sequence[LaneRun], now: float) -> None:
         """S24: of what one event had pushed, no limit lets more run at a time, or start in a window.
 
-        A hub that is new counts as having used up all windows, so that those of its place are one.
+        A hub that is new counts as having used up all windows, so that it and those before it are one.
         """
         used = {rule for run in runs for rule in hub.state.specs[run.spec].spec.limits}
         if not used:
@@ -166,17 +166,16 @@ class Audit:
                 if not rule.window:
                     self.require(held[key] <= rule.count, "S24: too many at a time", key, held[key])
                     continue
-                starts = self._starts.setdefault((place, rule.name), {})
+                starts = self._starts.setdefault(rule.name, {})
                 for seq in run.seqs:
                     starts[run.client << SEQ_BITS | seq, run.attempt] = now
                 recent = [when for when in starts.values() if when > now - rule.window + 1e-6]
                 self.require(len(recent) <= rule.count, "S24: too many starts in a window", key, recent)
 
-    def handed_back(self, place: int, task: int, attempt: int) -> None:
+    def handed_back(self, task: int, attempt: int) -> None:
         """A hub has taken back what had not started: it was no start."""
-        for (hub, _), starts in self._starts.items():
-            if hub == place:
-                starts.pop((task, attempt), None)
+        for starts in self._starts.values():
+            starts.pop((task, attempt), None)
 
     def ordered(self, hub: HubMachine, runs: Sequence[LaneRun]) -> None:
         """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
@@ -461,15 +460,15 @@ class Audit:
     def check_blocked(self) -> None:
         """S23: of every task that never started, one that it depends on ended badly.
 
-        A client that leaves a hub which goes on, and comes back, may hear of one that ended badly there what
-        it has heard of another hub: that it succeeded. What was in a sink of a hub that died runs again, too.
+        What was in a sink of a hub that died runs again, and may end in another way.
         """
         for plan in self._blocked:
             keys = [(plan.client, seq) for seq in plan.upstream]
             ends = ["cancelled" if key in self.cancelled else self.outcomes.get(key) for key in keys]
             failed = any(end != "done" for end in ends)
-            several = not self.attempts.one_hub or bool(self.durability.accepted)  # at a time, or one by one
-            several = several or any(self._workload.plans[key].kind.spec.sink for key in keys)
+            several = bool(self.durability.accepted) or any(
+                self._workload.plans[key].kind.spec.sink for key in keys
+            )
             several = several or not self.again.isdisjoint(keys)  # the further run may end in another way
             elsewhere = several and not self.failed.isdisjoint(keys)
             elsewhere = elsewhere or not self.attempts.over.isdisjoint(keys) or self._is_too_large_again(keys)

@@ -26,7 +26,7 @@ _TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
 
 
 HELLOS = 2
-"""Unanswered Hellos after which the next hub is dialled."""
+"""Unanswered Hellos after which the hub is dialled anew."""
 
 Burst = Callable[[int, int, int], list[Plan]]
 
@@ -123,17 +123,17 @@ class ClientHost(Host[ClientMachine]):
     """One client session.
 
     Attributes:
-        place: the hub's that it is with now. accepted: tasks that hubs have acknowledged, and in which epoch.
+        up_link, down_link: to the hub, and from it.
+        accepted: tasks that hubs have acknowledged, and in which epoch.
     """
 
-    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: ClientSettings) -> None:
+    def __init__(self, setting: Setting, hub: HubHost, config: ClientSettings) -> None:
         super().__init__(f"client-{config.client}", setting)
         self.client = config.client
-        self.place = 0
-        self._hubs = hubs
+        self._hub = hub
         self._unanswered = 0
-        self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
-        self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
+        self.up_link = Link("gateway", partial(hub.from_client, config.client))
+        self.down_link = Link("gateway", self._from_hub)
         self.table = Table(config.client, setting.timetable)
         self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
@@ -143,29 +143,16 @@ class ClientHost(Host[ClientMachine]):
         self._config = config
         self._next = 1
         self._known: set[int] = set()
-        self._may_repeat = len(hubs) > 1 or hubs[0].disk is not None
+        self._may_repeat = hub.disk is not None
         self._cancels: dict[int, list[int]] = {}
         self._submits_to = 0
 
-    @property
-    def up_link(self) -> Link:
-        """To its hub."""
-        return self._up_links[self.place]
-
-    @property
-    def down_link(self) -> Link:
-        """From its hub."""
-        return self._down_links[self.place]
-
-    def _move(self) -> None:
-        """The next hub of the list is dialled: as `net.client.links` does."""
+    def _redial(self) -> None:
+        """The hub is dialled anew, as `net.client.sockets` does."""
         self.up_link.reset()
         self.down_link.reset()
         self._unanswered = 0
-        self._cancels.clear()  # this hub may have had them: what the next one acknowledges does not tell
-        self.place = (self.place + 1) % len(self._up_links)
-        if len(self._up_links) > 1:
-            self.setting.audit.faults["moves to the other hub", "client"] += 1
+        self._cancels.clear()  # the hub may have had them, or not
 
     def start(self) -> None:
         """Starts the session."""
@@ -198,12 +185,12 @@ class ClientHost(Host[ClientMachine]):
 
         What a hub of a journal says that is gone by now, the next one may not have read.
         """
-        plans, hub = self.setting.workload.plans, self._hubs[self.place]
+        plans, hub = self.setting.workload.plans, self._hub
         is_known = hub.disk is None or hub.epoch == self.machine.epoch
         for sent in [sent for sent in self._cancels if sent <= number]:
             for seq in self._cancels.pop(sent):
                 if is_known and not plans[self.client, seq].key:
-                    self.setting.audit.cancel_known.add((self.place, self.client, seq))
+                    self.setting.audit.cancel_known.add((self.client, seq))
 
     # --- what the application does ------------------------------------------------------------------------
 
@@ -310,7 +297,7 @@ class ClientHost(Host[ClientMachine]):
                     plans = self.setting.workload.plans
                     self.setting.audit.durability.heard(plans[self.client, seq] for seq in seqs)
                 case act.Reconnect():
-                    self._move()
+                    self._redial()
                 case act.Tell(message=message):
                     self._told(message)
                 case _:
@@ -344,8 +331,8 @@ class ClientHost(Host[ClientMachine]):
 
     def _send(self, message: m.ClientMessage) -> None:
         if isinstance(message, m.ClientHello):
-            if self._unanswered >= HELLOS and len(self._up_links) > 1:
-                self._move()
+            if self._unanswered >= HELLOS:
+                self._redial()
             self._unanswered += 1
         if isinstance(message, m.Submit):
             if message.epoch != self._submits_to:  # it is told once more what no hub has acknowledged

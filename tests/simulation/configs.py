@@ -21,19 +21,14 @@ def pools_of(seed: int) -> int:
     return len(QUEUES) if seed % 7 == 4 else 3
 
 
-def has_two_hubs(seed: int) -> bool:
-    """Whether a world has a second hub that lives beside the first."""
-    return seed % 6 == 3 or seed % 24 == 12
-
-
 def has_journal(seed: int) -> bool:
-    """Return True if the hub of a world has a journal; it is the only hub then."""
-    return seed % 7 in (0, 3) and not has_two_hubs(seed)
+    """Return True if the hub of a world has a journal."""
+    return seed % 7 in (0, 3)
 
 
 def has_sinks(seed: int) -> bool:
-    """Return True if clients of a world take from sinks; it has one hub then: a sink is one hub's."""
-    return seed % 11 in (4, 6) and not has_two_hubs(seed)
+    """Return True if clients of a world take from sinks."""
+    return seed % 11 in (4, 6)
 
 
 def has_values(seed: int) -> bool:

@@ -28,7 +28,6 @@ EXPECTED = (
     ("crash", "hub between attempts"),
     *((pause, role) for pause in ("short pause", "long pause") for role in ROLES),
     *((f"partition {way}", role) for way in CUTS for role in ("pool", "client")),
-    ("moves to the other hub", "client"),
     ("reset", "lane"),
     ("reset", "pool"),
     ("reset", "gateway"),
@@ -63,7 +62,7 @@ class World(Protocol):
     """What faults are done to."""
 
     setting: Setting
-    hubs: list[HubHost]
+    hub: HubHost
     pools: list[PoolHost]
     clients: list[ClientHost]
     lease: float
@@ -121,29 +120,23 @@ class Faults:
         for twin in [pool for pool in world.pools if pool.is_twin]:
             self._end_twin(twin)
         world.setting.network.weather = None
-        for hub in world.hubs:
-            if hub.disk is not None:
-                hub.disk.away = ""
+        if world.hub.disk is not None:
+            world.hub.disk.away = ""
         for link in list(self._cut):
             world.setting.network.unblock(link)
         self._cut.clear()
         for pool in world.pools:
-            pool.blocked_in = ""
+            pool.end.blocked_in = ""
             pool.fork_failures = 0
             for slot in pool.slots.values():
                 slot.resume()
-        hosts: list[Host[Any]] = [*world.hubs, *world.pools, *world.clients]
+        hosts: list[Host[Any]] = [world.hub, *world.pools, *world.clients]
         for host in hosts:
             host.resume()
-        for hub in world.hubs:
-            self._start(hub)
+        self._start(world.hub)
         for pool in world.pools:
             self._replace(pool)
         self._keep_reviving()
-
-    def _some_hub(self) -> HubHost:
-        hubs = self._world.hubs
-        return self._chance.choice(hubs) if len(hubs) > 1 else hubs[0]
 
     def _count(self, kind: str, role: str) -> None:
         self._counts[kind, role] += 1
@@ -165,37 +158,35 @@ class Faults:
         }[role]()
 
     def _crash_hub(self) -> None:
-        hub = self._some_hub()
+        hub = self._world.hub
         if hub.up:
             self._count("crash", "hub")
             hub.kill()
-            self.replace(hub)
+            self.replace_hub()
 
-    def replace(self, hub: HubHost) -> None:
-        """A hub has died, or is to end now: its peers may notice, and another one takes its place."""
+    def replace_hub(self) -> None:
+        """The hub has died, or is to end now: its peers may notice, and another one takes its place."""
         world, chance = self._world, self._chance
-        if hub.up:
-            hub.kill()
+        if world.hub.up:
+            world.hub.kill()
         for pool in world.pools:
-            end = pool.ends[hub.place]
+            end = pool.end
             if end.lane is not None:
                 end.lane_closed(end.lane, signalled=chance.random() < 0.5)
             for link in (end.collector, end.beat, end.control):
                 if chance.random() < 0.5:
                     link.reset()
-        self._cut_off_clients(hub)
+        self._cut_off_clients()
         if world.setting.timetable.now >= self._until:
-            self._start(hub)
+            self._start(world.hub)
             return
         down = self._later(0.0, chance.choice((0.1, 1.0, 1.5 * world.lease)))
-        world.setting.timetable.after(down, self._start, hub)
+        world.setting.timetable.after(down, self._start, world.hub)
 
-    def _cut_off_clients(self, hub: HubHost) -> None:
-        """A hub's links to clients break; some of these notice."""
+    def _cut_off_clients(self) -> None:
+        """The hub's links to clients break; some of these notice."""
         world, chance = self._world, self._chance
         for client in world.clients:
-            if client.place != hub.place:
-                continue
             client.up_link.reset()
             if chance.random() < 0.5:
                 client.down_link.reset()
@@ -212,15 +203,14 @@ class Faults:
             return
         self._count("crash", "pool")
         pool.kill()
-        if self._some_hub().up and self._chance.random() < 0.5:
+        if self._world.hub.up and self._chance.random() < 0.5:
             self._world.setting.timetable.after(0.005, self._links_lost, pool, pool.instance)
         down = self._later(0.0, self._chance.choice((0.1, 1.0, 1.5 * self._world.lease)))
         self._world.setting.timetable.after(down, self._start, pool)
 
     def _links_lost(self, pool: PoolHost, instance: int) -> None:
         if not pool.up or pool.instance == instance:
-            for end in pool.ends:
-                end.reset_links()
+            pool.end.reset_links()
 
     def _crash_client(self) -> None:
         client = self._chance.choice(self._world.clients)
@@ -313,7 +303,7 @@ class Faults:
         if hub.up:
             self._count("loss of power", "hub")
             hub.lose_power()
-            self.replace(hub)
+            self.replace_hub()
 
     def _hub_and_client_die(self, chance: random.Random, hub: HubHost) -> None:
         """A client dies with its hub, or a little before or after."""
@@ -333,7 +323,7 @@ class Faults:
     def _end_hub(self, hub: HubHost) -> None:
         if hub.up:
             hub.kill()
-            self.replace(hub)
+            self.replace_hub()
 
     def _kill_slot(self) -> None:
         pool = self._chance.choice(self._world.pools)
@@ -400,7 +390,7 @@ class Faults:
             self._pause_slot(seconds, "long pause" if long else "short pause")
             return
         hosts: dict[str, list[Host[Any]]] = {
-            "hub": [self._some_hub()],
+            "hub": [self._world.hub],
             "pool": [*world.pools],
             "client": [*world.clients],
         }
@@ -428,12 +418,10 @@ class Faults:
         mode = chance.choice(("hold", "drop"))
         if role == "pool":
             pool = chance.choice(world.pools)
-            alone = len(pool.ends) > 1 and chance.random() < 0.5
-            for end in [chance.choice(pool.ends)] if alone else pool.ends:
-                links += end.links_in() if way != "out" else []
-                links += end.links_out() if way != "in" else []
-                if way != "out":
-                    end.blocked_in = mode
+            links += pool.end.links_in() if way != "out" else []
+            links += pool.end.links_out() if way != "in" else []
+            if way != "out":
+                pool.end.blocked_in = mode
         else:
             client = chance.choice(world.clients)
             links += [client.down_link] if way != "out" else []
@@ -447,8 +435,8 @@ class Faults:
 
     def _mend(self, links: list[Link], pool: PoolHost | None) -> None:
         if pool is not None:
-            pool.blocked_in = ""
-            links = [*links, *pool.links_in()]
+            pool.end.blocked_in = ""
+            links = [*links, *pool.end.links_in()]
         for link in links:
             self._cut.pop(link, None)
             self._world.setting.network.unblock(link)
@@ -465,7 +453,7 @@ class Faults:
                 client.tell(news)
         else:
             pool = chance.choice(world.pools)
-            end = pool.ends[self._some_hub().place]
+            end = pool.end
             if end.lane is None:
                 return
             if role == "lane":

@@ -25,7 +25,6 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalKept, JournalOutcome
 from taskmesh.wire.runs import DoneRun, Failed, Run
 from tests.simulation.configs import LIMITS
-from tests.simulation.fairness import Fairness
 from tests.simulation.host import Host
 from tests.simulation.journal import AGAIN, SimulatedJournal
 from tests.simulation.memory_journal import MemoryDisk
@@ -37,9 +36,7 @@ _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 
 FAR = 1 << 40
-"""Above any epoch. Who moves on to another hub of its list may find one that was started earlier."""
-APART = 1 << 41
-"""Between the epochs of two hubs."""
+"""Above any epoch."""
 WALL = 1_795_392_000.0
 """The time that the clocks on the walls of hubs show when a world begins."""
 
@@ -47,8 +44,7 @@ WALL = 1_795_392_000.0
 class LaneEnd:
     """A bound lane: what is pushed before the pool has dialled it waits here."""
 
-    def __init__(self, session: int, pool: str, place: int) -> None:
-        self.place = place
+    def __init__(self, session: int, pool: str) -> None:
         self.session = session
         self.pool = pool
         self.link: Link | None = None
@@ -57,22 +53,22 @@ class LaneEnd:
 
 
 class Far(Protocol):
-    """The far ends of hubs' links."""
+    """The far ends of a hub's links."""
 
-    def control(self, hub: int, pool: str) -> list[Link]:
-        """A hub's control links to one pool, or to all when `pool` is empty."""
+    def control(self, pool: str) -> list[Link]:
+        """The hub's control links to one pool, or to all when `pool` is empty."""
         ...
 
-    def gateway(self, hub: int, client: int) -> Link | None:
-        """A hub's link to a client, None when it is not there."""
+    def gateway(self, client: int) -> Link | None:
+        """The hub's link to a client, None when it is not there."""
         ...
 
     def lane_closed(self, lane: LaneEnd) -> None:
         """The hub has closed a lane."""
         ...
 
-    def superseded(self, hub: HubHost) -> None:
-        """Another hub has its journal."""
+    def superseded(self) -> None:
+        """Another hub has the journal."""
         ...
 
 
@@ -80,7 +76,6 @@ class HubHost(Host[HubMachine]):
     """One hub and its successors.
 
     Attributes:
-        place: its own in everybody's list of hubs.
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
         heard: when anything came from a pool, in the world's time.
         disk: their journal, if they have one; strict: what is confirmed there outlives a loss of power.
@@ -91,10 +86,8 @@ class HubHost(Host[HubMachine]):
         sink_bytes: what its sinks may hold; 0 for as much as other outcomes that it keeps.
     """
 
-    def __init__(self, setting: Setting, far: Far, config: HubSettings, place: int = 0) -> None:
-        super().__init__("hub-b" if place else "hub", setting)
-        self.place = place
-        self._fairness = Fairness() if place else setting.fairness
+    def __init__(self, setting: Setting, far: Far, config: HubSettings) -> None:
+        super().__init__("hub", setting)
         self.lanes: dict[str, LaneEnd] = {}
         self.transitions: Counter[tuple[State, Cause]] = Counter()
         self.records: Counter[str] = Counter()
@@ -158,7 +151,7 @@ class HubHost(Host[HubMachine]):
             strict=self.strict,
             tell=self.tell,
             alive=lambda: self.up and self._life == life,
-            superseded=lambda: self._far.superseded(self),
+            superseded=self._far.superseded,
         )
 
     def _read(self, journal: SimulatedJournal) -> None:
@@ -197,7 +190,7 @@ class HubHost(Host[HubMachine]):
 
         def note(record: TaskRecord, cause: Cause | None = None, took: float | None = None) -> None:
             if cause is Cause.RETURN:
-                self.setting.audit.handed_back(self.place, record.id, record.attempt)
+                self.setting.audit.handed_back(record.id, record.attempt)
             end(record, cause, took)
 
         limits.end = note  # type: ignore[method-assign]
@@ -255,7 +248,7 @@ class HubHost(Host[HubMachine]):
         self._by_session.clear()
         limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
         self._lives += 1
-        epoch = (FAR - self._lives if self.falling else self._lives) + self.place * APART
+        epoch = FAR - self._lives if self.falling else self._lives
         self._config = replace(self._config, epoch=epoch, max_payload=limit)
 
     def take_counts(self) -> None:
@@ -338,7 +331,7 @@ class HubHost(Host[HubMachine]):
                 case act.Publish(pool=pool, message=message):
                     self._publish(pool, message)
                 case act.OpenLane(session=session, pool=pool):
-                    lane = self._by_session[session] = LaneEnd(session, pool, self.place)
+                    lane = self._by_session[session] = LaneEnd(session, pool)
                     endpoint = f"{self.epoch}:{session}"
                     self.lanes[endpoint] = lane
                     self.tell(ev.LaneOpened(session, endpoint))
@@ -351,7 +344,7 @@ class HubHost(Host[HubMachine]):
         if pushes:
             self._check(pushes)
         elif withheld := self.machine.state.ledger.backlog.withheld:
-            self._fairness.excuse(withheld)
+            self.setting.fairness.excuse(withheld)
 
     def _note(self, action: act.LogEvent | act.WriteJournal) -> None:
         if isinstance(action, act.LogEvent):
@@ -382,8 +375,7 @@ class HubHost(Host[HubMachine]):
                 key = record.extra.key[1]
                 spec = self.machine.state.specs[run.spec].spec
                 self.setting.workload.firing(house, seq, run.spec, spec, payload, key)
-                life = self._life if self.set_back else 0
-                self.setting.audit.fired(self.place + 2 * life, key, (house, seq))
+                self.setting.audit.fired(self._life if self.set_back else 0, key, (house, seq))
 
     def set_clock(self, step: float) -> None:
         """Somebody sets the clock on the wall."""
@@ -405,15 +397,15 @@ class HubHost(Host[HubMachine]):
         if self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
             audit.ordered(self.machine, [run for push in pushes for run in push.message.runs])
         runs = [run for push in pushes for run in push.message.runs]
-        audit.let_go(self.machine, self.place, runs, self.setting.timetable.now)
-        self._fairness.pushed(self.machine, pushes)
+        audit.let_go(self.machine, runs, self.setting.timetable.now)
+        self.setting.fairness.pushed(self.machine, pushes)
         by_lane: dict[int, list[m.Tasks]] = {}
         for push in pushes:
             by_lane.setdefault(push.session, []).append(push.message)
         late = self.machine.attachments.early.keys() & self.machine.state.ledger.tasks.keys()
         audit.require(not late, "S25: an attachment waits for a task that is there", late)
         for session, messages in by_lane.items():
-            audit.pushed(self.machine, self.place, self.machine.state.lanes[session], messages)
+            audit.pushed(self.machine, self.machine.state.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
         if isinstance(message, m.Accepted):
@@ -424,7 +416,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.failed.update((client, failure.seq) for failure in message.failed)
         if isinstance(message, m.SinkDeliver):
             self.setting.audit.consumption.delivered(self.epoch, message)
-        link = self._far.gateway(self.place, client)
+        link = self._far.gateway(client)
         if link is not None:
             self.setting.network.send(link, message)
         elif self.setting.chance.random() < 0.3:
@@ -437,7 +429,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.commanded.add((pool, instance))
             if message.verb == "drain":
                 self.dismissed.append(pool)
-        for link in self._far.control(self.place, pool):
+        for link in self._far.control(pool):
             self.setting.network.send(link, message)
 
     def _push(self, session: int, message: m.Tasks) -> None:

@@ -1,8 +1,7 @@
-"""The simulated pool: one supervisor with its slots and its links to each hub."""
+"""The simulated pool: one supervisor with its slots and its links to the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,7 +31,7 @@ SWEEP = 0.3
 
 
 class HubEnd:
-    """A pool's end of its links to one hub.
+    """A pool's end of its links to its hub.
 
     Attributes:
         collector, beat: links to the hub. control: the link from it. blocked_in: of lanes that are dialled.
@@ -43,7 +42,7 @@ class HubEnd:
         self.hub = hub
         self.collector = Link("collector", partial(hub.from_pool, pool.name))
         self.beat = Link("beat", partial(hub.from_pool, pool.name))
-        self.control = Link("control", partial(pool.from_hub, hub.place))
+        self.control = Link("control", pool.from_hub)
         self.blocked_in = ""
         self.lane: LaneEnd | None = None
         self.limit = 0
@@ -52,7 +51,7 @@ class HubEnd:
 
     def _from_lane(self, lane: LaneEnd, data: object) -> None:
         if self._pool.up and self.lane is lane:
-            self._pool.tell(ev.FromHub(unpacked(data, _TO_POOL), self.hub.place))
+            self._pool.tell(ev.FromHub(unpacked(data, _TO_POOL)))
 
     def dial(self, endpoint: str) -> None:
         """Connects to a lane in place of the one before."""
@@ -75,7 +74,7 @@ class HubEnd:
     def _lane_lost(self, dial: int) -> None:
         if self._pool.up and dial == self._dials:
             self.lane = None
-            self._pool.tell(ev.HubLaneLost(self.hub.place))
+            self._pool.tell(ev.HubLaneLost())
 
     def hang_up(self, *, signalled: bool) -> None:
         """This end closes the lane."""
@@ -140,22 +139,22 @@ class PoolHost(Host[PoolMachine]):
     """One pool and its successors under the same name.
 
     Attributes:
-        ends: of the links to each hub. fork_failures: of the next forks.
+        end: of the links to the hub. fork_failures: of the next forks.
         left: why the machine has left, None while it has not.
         is_twin: it asks for another one's name.
         retired: it is never started again, not even by who had set out to do so before.
     """
 
-    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: PoolSettings) -> None:
+    def __init__(self, setting: Setting, hub: HubHost, config: PoolSettings) -> None:
         super().__init__(config.pool, setting)
-        self.ends = [HubEnd(self, hub) for hub in hubs]
+        self.end = HubEnd(self, hub)
         self.slots: dict[int, SlotProcess] = {}
         self.fork_failures = 0
         self.left: str | None = None
         self.is_twin = False
         self.retired = False
-        self._hubs = hubs
-        self._config = replace(config, hubs=tuple(hub.name for hub in hubs))
+        self._hub = hub
+        self._config = config
 
     @property
     def instance(self) -> int:
@@ -164,7 +163,7 @@ class PoolHost(Host[PoolMachine]):
 
     def twin(self, number: int) -> PoolHost:
         """Another process with the same name and settings."""
-        twin = PoolHost(self.setting, self._hubs, replace(self._config, instance=500_000 * number))
+        twin = PoolHost(self.setting, self._hub, replace(self._config, instance=500_000 * number))
         twin.is_twin = True
         return twin
 
@@ -182,11 +181,11 @@ class PoolHost(Host[PoolMachine]):
             slot.vanish()
         self.slots.clear()
         super().kill()
-        for end in self.ends:
-            end.hang_up(signalled=self.setting.chance.random() < 0.5)
-            for link in (end.collector, end.beat, end.control):
-                if self.setting.chance.random() < 0.5:
-                    link.reset()
+        end = self.end
+        end.hang_up(signalled=self.setting.chance.random() < 0.5)
+        for link in (end.collector, end.beat, end.control):
+            if self.setting.chance.random() < 0.5:
+                link.reset()
         self._config = replace(self._config, instance=self._config.instance + 1000)
 
     def fall(self) -> None:
@@ -201,47 +200,19 @@ class PoolHost(Host[PoolMachine]):
 
     # --- links --------------------------------------------------------------------------------------------
 
-    def from_hub(self, hub: int, data: object) -> None:
+    def from_hub(self, data: object) -> None:
         """A message on a control link."""
         if not self.up:
             return
         before, message = self.machine.state, unpacked(data, _TO_POOL)
-        self.tell(ev.FromHub(message, hub))
+        self.tell(ev.FromHub(message))
         if isinstance(message, m.PoolCommand) and self.machine.state != before:
-            instance = self.machine.members[hub].instance
-            self.setting.audit.obeyed(self.name, instance, self.machine.state)
-
-    @property
-    def lane(self) -> LaneEnd | None:
-        """From the first hub."""
-        return self.ends[0].lane
-
-    @property
-    def blocked_in(self) -> str:
-        """Whether lanes that are dialled are blocked, and how."""
-        return self.ends[0].blocked_in
-
-    @blocked_in.setter
-    def blocked_in(self, mode: str) -> None:
-        for end in self.ends:
-            end.blocked_in = mode
-
-    def lane_closed(self, lane: LaneEnd, *, signalled: bool) -> None:
-        """The hub's end of a lane is gone, or the lane's connection was reset."""
-        self.ends[lane.place].lane_closed(lane, signalled=signalled)
-
-    def links_in(self) -> list[Link]:
-        """Links from hubs."""
-        return [link for end in self.ends for link in end.links_in()]
-
-    def links_out(self) -> list[Link]:
-        """Links to hubs."""
-        return [link for end in self.ends for link in end.links_out()]
+            self.setting.audit.obeyed(self.name, self.instance, self.machine.state)
 
     # --- actions ------------------------------------------------------------------------------------------
 
     def _says(self, message: m.PoolMessage, limit: int) -> None:
-        """It says this to a hub, which takes results of so many bytes at most, 0 for any number."""
+        """It says this to the hub, which takes results of so many bytes at most, 0 for any number."""
         if isinstance(message, m.Results):
             if limit:
                 limit_results(message, limit)
@@ -254,16 +225,16 @@ class PoolHost(Host[PoolMachine]):
         send = self.setting.network.send
         for action in actions:
             match action:
-                case act.SendHub(message=message, hub=hub):
-                    self._says(message, self.ends[hub].limit)
-                    send(self.ends[hub].collector, message)
-                case act.SendBeat(message=beat, hub=hub):
-                    send(self.ends[hub].beat, beat)
-                case act.DialLane(endpoint=endpoint, max_payload=limit, hub=hub):
-                    self.ends[hub].limit = limit
-                    self.ends[hub].dial(endpoint)
-                case act.HangUp(hub=hub):
-                    self.ends[hub].hang_up(signalled=self.setting.chance.random() < 0.7)
+                case act.SendHub(message=message):
+                    self._says(message, self.end.limit)
+                    send(self.end.collector, message)
+                case act.SendBeat(message=beat):
+                    send(self.end.beat, beat)
+                case act.DialLane(endpoint=endpoint, max_payload=limit):
+                    self.end.limit = limit
+                    self.end.dial(endpoint)
+                case act.HangUp():
+                    self.end.hang_up(signalled=self.setting.chance.random() < 0.7)
                 case act.StartSlot(slot=slot):
                     self.setting.timetable.after(START, self._fork, slot, self._life)
                 case act.Leave(reason=reason):

@@ -97,8 +97,8 @@ def orphans(world: World) -> None:
     client.down_link.reset()
     world.replace_client(client)
     for pool in world.pools:
-        if pool.lane is not None:
-            pool.lane_closed(pool.lane, signalled=chance.random() < 0.5)
+        if pool.end.lane is not None:
+            pool.end.lane_closed(pool.end.lane, signalled=chance.random() < 0.5)
     setting.network.weather = Weather(chance.choice((0.0, 0.1, 0.3)))
     timetable.after(chance.random(), hub.start)
     world.until(timetable.now + FOUL)
@@ -178,8 +178,8 @@ def comeback(world: World) -> None:
     setting.audit.faults["crash", "hub whose pools come back"] += 1
     hub.kill()
     for pool in world.pools:
-        if pool.lane is not None:
-            pool.lane_closed(pool.lane, signalled=chance.random() < 0.7)
+        if pool.end.lane is not None:
+            pool.end.lane_closed(pool.end.lane, signalled=chance.random() < 0.7)
     world.until(timetable.now + BEAT * chance.random())
     hub.start()
     for other in world.clients:
@@ -259,8 +259,8 @@ def inherited(world: World) -> None:
     hub.kill()
     world.until(timetable.now + chance.choice((0.0, 0.5, 2.0 * LEASE)) * chance.random())
     for pool in world.pools:
-        if pool.lane is not None:
-            pool.lane_closed(pool.lane, signalled=chance.random() < 0.7)
+        if pool.end.lane is not None:
+            pool.end.lane_closed(pool.end.lane, signalled=chance.random() < 0.7)
     hub.start()
     for other in world.clients:
         other.tell(LinkLost())
@@ -378,8 +378,8 @@ def _replace_hub(world: World) -> None:
     """The hub dies, everybody is told at once, and another starts in its place."""
     world.hub.kill()
     for pool in world.pools:
-        if pool.lane is not None:
-            pool.lane_closed(pool.lane, signalled=True)
+        if pool.end.lane is not None:
+            pool.end.lane_closed(pool.end.lane, signalled=True)
     world.hub.start()
     for other in world.clients:
         other.tell(LinkLost())
@@ -388,14 +388,14 @@ def _replace_hub(world: World) -> None:
 def _cut_off(world: World, pool: PoolHost) -> None:
     """Nothing passes between a pool and its hub for longer than its lease."""
     timetable, network = world.setting.timetable, world.setting.network
-    links = pool.links_in() + pool.links_out()
-    pool.blocked_in = "drop"
+    links = pool.end.links_in() + pool.end.links_out()
+    pool.end.blocked_in = "drop"
     for link in links:
         link.blocked = "drop"
 
     def mend() -> None:
-        pool.blocked_in = ""
-        for link in dict.fromkeys(links + pool.links_in()):
+        pool.end.blocked_in = ""
+        for link in dict.fromkeys(links + pool.end.links_in()):
             network.unblock(link)
 
     world.setting.audit.faults["cut off and told to leave", "pool"] += 1

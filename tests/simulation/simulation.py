@@ -26,7 +26,6 @@ from tests.simulation.configs import (
     client_config,
     has_journal,
     has_sinks,
-    has_two_hubs,
     has_values,
     hub_config,
     pool_config,
@@ -34,7 +33,7 @@ from tests.simulation.configs import (
 )
 from tests.simulation.consumer import Consumer
 from tests.simulation.faults import Faults
-from tests.simulation.hub_host import APART, HubHost, LaneEnd
+from tests.simulation.hub_host import HubHost, LaneEnd
 from tests.simulation.network import Link
 from tests.simulation.pool_host import PoolHost
 from tests.simulation.scenes import (
@@ -91,10 +90,9 @@ class Report:
 
 
 class World:
-    """One hub or two, three to five pools that serve them, two clients, and what happens to them.
+    """A hub, three to five pools, two clients, and what happens to them.
 
-    Where there are two hubs a client is with one of them, and moves when that does not answer. Where
-    there are sinks three clients take from them.
+    Where there are sinks three clients take from them.
 
     Args:
         seed: decides everything. calm: True plays it without faults (every twelfth seed is calm anyway).
@@ -113,8 +111,6 @@ class World:
         self.setting.network.by_reference = seed % 4 == 1
         self._heal_at = 4.0 + 4.0 * chance.random()
         settings = hub_config(chance)
-        if has_two_hubs(seed):
-            settings = replace(settings, max_payload=0)
         if has_journal(seed):
             settings = replace(settings, journaled=True)
         self._has_sinks = has_sinks(seed)
@@ -123,12 +119,8 @@ class World:
         self.hub = HubHost(self.setting, self, settings)
         if self._has_sinks:
             self.hub.sink_bytes = chance.choice((0, 400, 4000))
-        self.hubs = [self.hub]
         pools = [pool_config(chance, index) for index in range(pools_of(seed))]
-        if has_two_hubs(seed):
-            self.hubs.append(HubHost(self.setting, self, replace(settings, epoch=1 + APART), place=1))
-        self.setting.audit.attempts.one_hub = len(self.hubs) == 1
-        self.pools = [PoolHost(self.setting, self.hubs, config) for config in pools]
+        self.pools = [PoolHost(self.setting, self.hub, config) for config in pools]
         self.clients: list[ClientHost] = []
         self._gateways: dict[int, ClientHost] = {}
         self._client_ids = 0
@@ -145,33 +137,31 @@ class World:
 
     # --- far ends -----------------------------------------------------------------------------------------
 
-    def control(self, hub: int, pool: str) -> list[Link]:
-        """A hub's control links to one pool, or to all when `pool` is empty."""
-        return [host.ends[hub].control for host in self.pools if pool in ("", host.name)]
+    def control(self, pool: str) -> list[Link]:
+        """The hub's control links to one pool, or to all when `pool` is empty."""
+        return [host.end.control for host in self.pools if pool in ("", host.name)]
 
-    def gateway(self, hub: int, client: int) -> Link | None:
-        """A hub's link to a client, None when it is not there."""
+    def gateway(self, client: int) -> Link | None:
+        """The hub's link to a client, None when it is not there."""
         host = self._gateways.get(client)
-        return host.down_link if host is not None and host.up and host.place == hub else None
+        return host.down_link if host is not None and host.up else None
 
     def lane_closed(self, lane: LaneEnd) -> None:
         """The hub has closed a lane."""
         for pool in self.pools:
             if pool.name == lane.pool:
-                pool.lane_closed(lane, signalled=self.setting.chance.random() < 0.7)
+                pool.end.lane_closed(lane, signalled=self.setting.chance.random() < 0.7)
 
-    def superseded(self, hub: HubHost) -> None:
-        """Another hub has its journal: it ends, and is started again."""
-        self._faults.replace(hub)
+    def superseded(self) -> None:
+        """Another hub has the journal: this one ends, and is started again."""
+        self._faults.replace_hub()
 
     # --- clients ------------------------------------------------------------------------------------------
 
     def _new_client(self) -> ClientHost:
         self._client_ids += 1
         config = client_config(self._client_ids, self._credit)
-        host = self._gateways[config.client] = ClientHost(self.setting, self.hubs, config)
-        if len(self.hubs) > 1:
-            host.place = self.setting.chance.randrange(len(self.hubs))
+        host = self._gateways[config.client] = ClientHost(self.setting, self.hub, config)
         self.clients.append(host)
         host.start()
         for sink in SINKS if self._has_sinks else ():
@@ -202,8 +192,7 @@ class World:
 
     def _play(self) -> None:
         timetable, chance = self.setting.timetable, self.setting.chance
-        for hub in self.hubs:
-            timetable.after(0.0, hub.start)
+        timetable.after(0.0, self.hub.start)
         for pool in self.pools:
             late = pool is not self.pools[0] and chance.random() < 0.1  # that one serves every queue
             timetable.after((self._heal_at if late else 0.2) * chance.random(), self._start, pool)
@@ -221,8 +210,7 @@ class World:
         self.until(self._heal_at)
         self._faults.heal()
         self.setting.audit.consumption.all_is_well = True
-        for hub in self.hubs:
-            hub.end_schedules()
+        self.hub.end_schedules()
         timetable.after(0.0, self._ask_status)
         self.finish("L1", BOUND)
         self._check_answers()
@@ -240,8 +228,6 @@ class World:
     def _play_scenes(self) -> None:
         self._faults.over = True
         self._await_pools()
-        if len(self.hubs) > 1:
-            return
         if self.calm:
             self._play_calm_scene(self.seed % SCENES)
         else:
@@ -284,13 +270,11 @@ class World:
             self._step()
 
     def _is_in(self, pool: PoolHost) -> bool:
-        """Whether every hub has it: no split stays."""
-        for hub, member in zip(self.hubs, pool.machine.members, strict=True):
-            lane = hub.machine.pools.lane_of(pool.name)
-            leaves = pool.machine.state == "draining" or (lane is not None and lane.wished == "draining")
-            if lane is None or lane.session != member.session or leaves:
-                return False
-        return True
+        """Whether the hub has it, and it is to stay."""
+        lane = self.hub.machine.pools.lane_of(pool.name)
+        if lane is None or lane.session != pool.machine.session:
+            return False
+        return "draining" not in (pool.machine.state, lane.wished)
 
     def _start(self, pool: PoolHost) -> None:
         if not pool.up:
@@ -312,7 +296,7 @@ class World:
             self.setting.timetable.at(self._heal_at * chance.random(), self._command)
 
     def _plan_schedules(self, chance: random.Random) -> None:
-        """Clients put schedules and replace them; somebody sets the clocks on the walls of hubs."""
+        """Clients put schedules and replace them; somebody sets the clock on the hub's wall."""
         until = self._heal_at - 1.0
         for _ in range(chance.randrange(1, 8)):
             timing = Timing(
@@ -324,7 +308,7 @@ class World:
             self.setting.timetable.at(until * chance.random(), self._put_schedule, which, name, timing)
         for _ in range(chance.randrange(4) if not self.calm else 0):
             step, when = chance.choice((-20_000.0, -3600.0, -3.0, 0.2, 100.0)), until * chance.random()
-            self.setting.timetable.at(when, chance.choice(self.hubs).set_clock, step)
+            self.setting.timetable.at(when, self.hub.set_clock, step)
 
     def _put_schedule(self, which: int, name: str, timing: Timing) -> None:
         client = self.clients[which]
@@ -388,31 +372,27 @@ class World:
 
     def _check(self) -> None:
         """The machines' own books (S3, S8, S9, S10)."""
-        for hub in self.hubs:
-            if hub.up:
-                hub.machine.check()
+        if self.hub.up:
+            self.hub.machine.check()
         for pool in self.pools:
             if pool.up:
                 pool.machine.check()
 
     def _check_silent(self) -> None:
         """L2: a pool that has been silent for its lease holds nothing any more, for a hub that was awake."""
-        now = self.setting.timetable.now
-        for hub in self.hubs:
-            if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
-                continue
-            for lane in hub.machine.state.lanes.values():
-                silence = now - hub.heard.get(lane.pool, 0.0)
-                late = silence > DETECTION and lane.outstanding
-                self.setting.audit.require(
-                    not late, "L2: a silent pool still holds tasks", lane.pool, silence
-                )
+        now, hub = self.setting.timetable.now, self.hub
+        if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
+            return
+        for lane in hub.machine.state.lanes.values():
+            silence = now - hub.heard.get(lane.pool, 0.0)
+            late = silence > DETECTION and lane.outstanding
+            self.setting.audit.require(not late, "L2: a silent pool still holds tasks", lane.pool, silence)
 
     # --- liveness -----------------------------------------------------------------------------------------
 
     def _settled(self) -> bool:
-        tasks = any(hub.machine.state.ledger.tasks for hub in self.hubs)
-        tasks = tasks or any(hub.machine.submissions.set_aside.tasks for hub in self.hubs)
+        machine = self.hub.machine
+        tasks = machine.state.ledger.tasks or machine.submissions.set_aside.tasks
         return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:
@@ -437,8 +417,7 @@ class World:
                 record.attempt,
                 record.spec.spec.name,
             )
-            for hub in self.hubs
-            for record in hub.machine.state.ledger.tasks.values()
+            for record in self.hub.machine.state.ledger.tasks.values()
         ]
         waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
         pools = [pool.machine.snapshot() for pool in self.pools]
@@ -447,7 +426,6 @@ class World:
     def _check_left_behind(self) -> None:
         """S1: what a hub had accepted was run, though its client is gone, if hub or journal lives."""
         audit, plans = self.setting.audit, self.setting.workload.plans
-        epochs = {hub.epoch for hub in self.hubs}
         written = audit.durability
         durable = written.accepted - written.excused - written.ended if self.hub.disk is not None else set()
         for client in self._gone:
@@ -461,7 +439,7 @@ class World:
                 )  # it may be blocked, or skipped
                 # A chunk that pools died with was left to its client, which goes without splitting it.
                 excused = excused or audit.outcomes.get((plan.client, plan.seq)) == "crash"
-                lives = epoch in epochs or (client.client, seq) in durable
+                lives = epoch == self.hub.epoch or (client.client, seq) in durable
                 if lives and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     taken = plan.is_value and (plan.client, plan.seq) in audit.consumption.acknowledged
@@ -469,9 +447,7 @@ class World:
 
     def _check_numbers(self) -> None:
         """S19: a hub that was there from the start knows all finished tasks of a client as one interval."""
-        if (
-            len(self.hubs) > 1 or self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND
-        ):  # it forgets clients
+        if self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND:  # it forgets clients
             return
         deadline = self.setting.timetable.now + BOUND
         while waiting := [client.name for client in self.clients if client.machine.under_way]:
@@ -486,7 +462,7 @@ class World:
     def _check_sinks(self) -> None:
         """K5: where consumers take everything, and acknowledge it, sinks are empty in the end."""
         deadline = self.setting.timetable.now + BOUND
-        while full := [sink for hub in self.hubs for sink in hub.machine.state.sinks.view() if sink["bytes"]]:
+        while full := [sink for sink in self.hub.machine.state.sinks.view() if sink["bytes"]]:
             self.setting.audit.require(self.setting.timetable.now < deadline, "K5: nobody takes these", full)
             self._step()
 
@@ -527,18 +503,16 @@ class World:
                 self._step()
         self.setting.audit.check_once(plans)
         deadline = timetable.now + LEASE + 1.0  # a pool that left without a session has said no goodbye
-        while left := [lane.pool for hub in self.hubs for lane in hub.machine.state.lanes.values()]:
+        while left := [lane.pool for lane in self.hub.machine.state.lanes.values()]:
             self.setting.audit.require(timetable.now < deadline, "L5: sessions of pools that left", left)
             self._step()
         self._check()
 
     def _report(self) -> Report:
-        for hub in self.hubs:
-            hub.take_counts()
+        self.hub.take_counts()
         timetable = self.setting.timetable
         report = Report(self.seed, len(self.setting.workload.plans), timetable.steps, timetable.now)
-        for hub in self.hubs:
-            report.transitions += hub.transitions
+        report.transitions += self.hub.transitions
         report.faults["left behind", "client"] += self._left_behind
         report.faults += self.setting.audit.faults + self.setting.network.faults
         return report

@@ -14,15 +14,11 @@ from tests.simulation.simulation import World
         pytest.param(5525704, id="S20: said to run, and handed back unstarted after the hub's death"),
         pytest.param(180450852, id="S11: refused by one pool, given up, and no other had started it"),
         pytest.param(861470818193, id="S19: all tasks had ended, and what was given up had not come yet"),
-        pytest.param(8723989227, id="V2: a slot was given what another took back, for ever"),
         pytest.param(929178142321, id="V3c: a chunk was given up, and ran again when its client left"),
         pytest.param(252158860616, id="S20: a goodbye came before what was said earlier, and counted as new"),
         pytest.param(252158862594, id="S18: no suspect any more, and still handed out before all others"),
         pytest.param(252158860173, id="L5: a twin that had ended was started again by an earlier crash"),
         pytest.param(53125666770, id="L7: the clock of the hub's host went back, and which roster is newest"),
-        pytest.param(
-            1035812125947, id="S11: cancelled at one hub, and an older submission came to the other"
-        ),
         pytest.param(53125670035, id="S20: an old Hello came late, its pool counted as back with nothing"),
         pytest.param(26, id="K5: a sink was closed without a link and opened again, with the old numbers"),
         pytest.param(48, id="S23: a task after one whose outcome was in a sink: nothing was known of it"),

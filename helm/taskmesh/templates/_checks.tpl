@@ -10,11 +10,11 @@
 {{- fail (printf "the %s needs keys: make them with `taskmesh keys new`, put them into a Secret (docs/kubernetes.md) and name it with --set keys.existingSecret=NAME" $role) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (not .Values.hub.enabled) (not .Values.externalHub.addresses) -}}
-{{- fail "hub.enabled=false needs externalHub.addresses, like [tcp://hub.example.org:5550]" -}}
+{{- if and (not .Values.hub.enabled) (not .Values.externalHub.address) -}}
+{{- fail "hub.enabled=false needs externalHub.address, like tcp://hub.example.org:5550" -}}
 {{- end -}}
-{{- if and .Values.hub.enabled .Values.externalHub.addresses -}}
-{{- fail "externalHub.addresses is for hub.enabled=false: pools join one hub, this release's own or another" -}}
+{{- if and .Values.hub.enabled .Values.externalHub.address -}}
+{{- fail "externalHub.address is for hub.enabled=false: pools join one hub, this release's own or another" -}}
 {{- end -}}
 {{- if and .Values.hub.enabled (eq .Values.keys.authorized.existingSecret (include "taskmesh.keysSecret" (list . "hub"))) -}}
 {{- fail "keys.authorized.existingSecret has to be a Secret of its own, of public keys alone: the hub gets all that is in it" -}}

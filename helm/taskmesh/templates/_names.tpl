@@ -86,7 +86,7 @@ tcp://{{ include "taskmesh.fullname" . }}-hub-pods.{{ .Release.Namespace }}.svc:
 {{- if .Values.hub.enabled -}}
 tcp://{{ include "taskmesh.fullname" . }}-hub.{{ .Release.Namespace }}.svc:{{ .Values.hub.port }}
 {{- else -}}
-{{ first .Values.externalHub.addresses }}
+{{ .Values.externalHub.address }}
 {{- end }}
 {{- end }}
 

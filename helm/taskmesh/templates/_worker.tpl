@@ -14,9 +14,7 @@ args:
   {{- if $root.Values.hub.enabled }}
   - --address={{ include "taskmesh.hubPodAddress" $root }}
   {{- else }}
-  {{- range $root.Values.externalHub.addresses }}
-  - --address={{ . }}
-  {{- end }}
+  - --address={{ $root.Values.externalHub.address }}
   {{- end }}
   - --name=$(POD_NAME)
   - {{ printf "--queues=%s" (join "," $of.queues) | quote }}

@@ -26,17 +26,15 @@ LONGEST_BACKOFF = 0.5
 """Seconds between two attempts to have a Submit taken in by a hub that is full, at most."""
 LONGEST_WAIT = 10.0
 """Seconds that a client waits at a time for a hub that is full."""
-MOST_LEFT = 8
-"""Hubs whose deliveries are remembered after this client has left them: it may come back."""
 IN_ORDER = 0
 """Deliveries that are taken in beyond a missing one. The failure of a dependent must not come before that of
-its cause: the client might hear from another hub that the cause has succeeded."""
+its cause: the client might hear from the next hub that the cause has succeeded."""
 GLANCE = 0.001
 """Seconds between two looks at what is due. A Tick, which comes when something is due, always looks."""
 
 
 class ClientMachine:
-    """One client session, over as many links and hubs as it takes.
+    """One client session, over as many links, and lives of its hub, as it takes.
 
     Args:
         config: The settings.
@@ -71,7 +69,6 @@ class ClientMachine:
         self._look_at = now
         self._deliveries = ReceiveWindow(IN_ORDER, config.credit)
         self._session = 0
-        self._elsewhere: dict[int, tuple[int, ReceiveWindow]] = {}
         self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
         self._charges = Charges()
@@ -254,7 +251,7 @@ class ClientMachine:
             self._send_from(0, now, out)
             self._session = welcome.session
         else:
-            self._start_over(former, welcome, now, out)
+            self._start_over(welcome, now, out)
             out += [Send(put) for put in self._declared.values() if former != self.epoch]
         out += self._sinks.welcomed(now)
         self._requests.again(now, out)
@@ -267,21 +264,9 @@ class ClientMachine:
         """
         return not (session and welcome.session) or session == welcome.session
 
-    def _start_over(self, former: int, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
-        """Submits everything unresolved again, to a hub that does not have it.
-
-        A hub that this client had left alive goes on counting its deliveries, unless it has forgotten the
-        client meanwhile.
-        """
-        if former != self.epoch:
-            self._elsewhere[former] = self._session, self._deliveries
-            fresh = ReceiveWindow(IN_ORDER, self.config.credit)
-            session, counted = self._elsewhere.pop(self.epoch, (0, fresh))
-            self._deliveries = counted if welcome.known and self._is_session(session, welcome) else fresh
-            if len(self._elsewhere) > MOST_LEFT:
-                del self._elsewhere[next(iter(self._elsewhere))]
-        else:
-            self._deliveries.restart()
+    def _start_over(self, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
+        """Submits everything unresolved again, to a hub that does not have it."""
+        self._deliveries.restart()
         self._session = welcome.session
         submits = self._submits
         never = submits.cancels()

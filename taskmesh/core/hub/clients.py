@@ -259,10 +259,7 @@ class Clients:
         return sorted(found)[:MOST_ROUTES]
 
     def _slots_of(self, queue: str, tags: frozenset[str]) -> int:
-        """Return how many slots serve a queue and tags, as counted since the last sweep.
-
-        Of a pool that serves other hubs too all count, busy or not.
-        """
+        """Return how many slots serve a queue and tags, as counted since the last sweep."""
         found = self._slots.get((queue, tags))
         if found is None:
             lanes = self._hub.serving.get(queue, {}).values()

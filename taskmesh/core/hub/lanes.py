@@ -168,7 +168,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         unwanted: True if it may hold tasks that are to be cancelled unless they have started.
         full: True if it had no room for any task when it was last weighed, and nothing has ended there since.
             Of hundreds of pools most are: weighing each for every task that ends anywhere cost a millisecond.
-        other_hubs: Addresses of hubs that its pool serves as well, and of those that are away.
     """
 
     table = LANE_TRANSITIONS
@@ -205,7 +204,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.leaves = False
         self.warning = ""
         self.unwanted = self.full = False
-        self.other_hubs: tuple[list[str], list[str]] = ([], [])
         self._pushed: list[TaskRecord] = []
         self._flying: deque[tuple[int, int]] = deque()
 

@@ -272,7 +272,6 @@ class PoolSessions:
         self._hub.recovery.heard(lane.hello, now)  # a Hello alone may be an old one that came late
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
-        lane.other_hubs = beat.served, beat.away
         if lane.endpoint and lane.state is not LaneState.CUT:
             if lane.state is LaneState.OPENING:
                 self.roster.add(lane.pool, lane.instance)
@@ -297,12 +296,11 @@ class PoolSessions:
         """Return True if a pool has nothing of this hub, and nothing is in doubt: few beats do then.
 
         It is found to be gone as soon after it was sent something as one that had work, since silence counts
-        from there, and its lease from its last word on. One that serves other hubs tells with each beat how
-        many slots are left for this one.
+        from there, and its lease from its last word on.
         """
         return (
             lane.state in (LaneState.READY, LaneState.PAUSED)
-            and not (lane.outstanding or beat.running or lane.wished or beat.served or beat.away)
+            and not (lane.outstanding or beat.running or lane.wished)
             and beat.received == lane.sequence
             and beat.acked == beat.sent == lane.reports.to
             and self._hub.recovery.is_over(now)

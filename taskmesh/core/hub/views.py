@@ -379,7 +379,5 @@ def pool_view(lane: Lane, now: float) -> dict[str, Any]:
         "pid": lane.hello.pid,
         "python": lane.hello.python,
         "heard": round(now - lane.heard, 3),
-        "other_hubs": lane.other_hubs[0],
-        "hubs_away": lane.other_hubs[1],
         "heard_at": lane.heard,
     }

@@ -5,27 +5,24 @@ Slow (it looks at everything) and meant for tests; a failure names the book that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from taskmesh.core.pool.scheduler import Scheduler
 from taskmesh.core.pool.slots import Piece, Slot, SlotState
 from taskmesh.core.pool.spool import Spool
 from taskmesh.core.state_machine import require
 
 
-def check_pool(slots: dict[int, Slot], scheduler: Scheduler, spools: Iterable[Spool]) -> None:
-    """Checks that slots, backlog and spools agree, and that no attempt is twice in a pool.
+def check_pool(slots: dict[int, Slot], scheduler: Scheduler, spool: Spool) -> None:
+    """Checks that slots, backlog and spool agree, and that no attempt is twice in a pool.
 
     Raises:
         BrokenInvariant: They do not.
     """
-    pieces = [*scheduler.backlog, *scheduler.aside]
+    pieces = list(scheduler.backlog)
     for slot in slots.values():
         _check_slot(slot)
         pieces += slot.pieces
     _check_pieces(pieces, scheduler)
-    for spool in spools:
-        _check_spool(spool)
+    _check_spool(spool)
 
 
 def _check_slot(slot: Slot) -> None:

@@ -1,13 +1,6 @@
-"""A pool's membership: its session with a hub, from Hello to Bye, and what it has to tell that hub.
-
-A pool has one with each hub that it serves; all share the slots. Clients' ids are scoped in a pool: the bits
-above an id name the hub that a task came from, since a client that has moved from one hub to another has
-submitted its tasks to both.
-"""
+"""A pool's membership: its session with the hub, from Hello to Bye, and what it has to tell there."""
 
 from __future__ import annotations
-
-from msgspec.structs import replace
 
 from taskmesh.core.actions import DialLane, HangUp, PoolAction, SendBeat, SendHub
 from taskmesh.core.pool.settings import PoolSettings
@@ -24,43 +17,26 @@ The answer may have been published before this pool's subscription had arrived.
 """
 
 
-CLIENT_BITS = 64
-CLIENT_MASK = (1 << CLIENT_BITS) - 1
-
-
-def hub_of(client: int) -> int:
-    """Returns the index of the hub that a scoped client's tasks came from."""
-    return client >> CLIENT_BITS
-
-
 class Membership:
-    """One pool's sessions with one hub, one after the other.
+    """A pool's sessions with its hub, one after the other.
 
     Args:
         config: Settings of the pool.
         now: The time.
-        hub: Index of the hub among those that the pool serves.
         out: Takes the actions asked for here.
 
     Attributes:
-        hub: As given.
-        instance: The instance of the pool's process for this hub. A hub with two addresses takes the second
-            membership for another process, which it refuses.
-        refused: Why the hub does not want the pool, empty if it does.
         return_wanted: Number of tasks to be handed back.
         epoch: The hub's that it was last welcomed by.
         session: The session, 0 while it asks for one.
         received: Number of the last lane message of the unbroken run.
         lease: Seconds of silence after which its work goes to others.
         spool: Results that the hub has not acknowledged.
-        rests_if_told: True if the pool had nothing of this hub at its last beat, and has got nothing since.
+        rests_if_told: True if the pool had nothing at its last beat, and has got nothing since.
         rosters: The newest settled one that a hub has told, and one of a later hub, for the next one.
     """
 
-    def __init__(self, config: PoolSettings, now: float, hub: int, out: list[PoolAction]) -> None:
-        self.hub = hub
-        self.instance = config.instance + hub
-        self.refused = ""
+    def __init__(self, config: PoolSettings, now: float, out: list[PoolAction]) -> None:
         self.return_wanted = 0
         self.epoch = 0
         self.session = 0
@@ -104,7 +80,7 @@ class Membership:
     def ask(self, now: float) -> None:
         """Gives the session up and asks for a new one, with all that is held."""
         if self.session:
-            self._out.append(HangUp(self.hub))
+            self._out.append(HangUp())
         self.session = 0
         self._hello_number += 1
         self._hello_at = max(now, self._opened + PACE * self._config.hello)
@@ -129,7 +105,7 @@ class Membership:
         self._hello_wait = min(2.0 * self._hello_wait, config.hello)
         hello = m.Hello(
             config.pool,
-            self.instance,
+            config.instance,
             self._hello_number,
             slots,
             list(config.queues),
@@ -144,34 +120,29 @@ class Membership:
             rosters=self.rosters,
             ended=dying + list(self.spool.ended),
         )
-        self._out.append(SendHub(hello, self.hub))
+        self._out.append(SendHub(hello))
 
     def welcomed(self, welcome: m.Welcome, now: float) -> bool:
         """Takes in a Welcome; returns True if it opens the session that was asked for."""
-        mine = welcome.instance == self.instance and welcome.number == self._hello_number
+        mine = welcome.instance == self._config.instance and welcome.number == self._hello_number
         if self.session or not mine:
             return False
-        self.epoch, self.session, self.refused = welcome.epoch, welcome.session, ""
+        self.epoch, self.session = welcome.epoch, welcome.session
         self.return_wanted = 0
         self._beat, self.lease = welcome.beat, welcome.lease
         self.received = 0
         self._replied = self._rests_until = self._opened = now
         self._stamp = (0.0, now)
         self._beat_at = now
-        self._out.append(DialLane(welcome.lane, welcome.max_payload, self.hub))
+        self._out.append(DialLane(welcome.lane, welcome.max_payload))
         return True
-
-    def refuse(self, reason: str, now: float) -> None:
-        """Takes in that the hub does not want this pool, which asks again after a lease."""
-        self.refused = reason
-        self._hello_at = now + self.lease
 
     # --- staying ------------------------------------------------------------------------------------------
 
     def admits(self, tasks: m.Tasks, now: float) -> bool:
         """Returns True if a lane message is the session's next one; a gap ends the session."""
         if not self.is_mine(tasks.epoch, tasks.session):
-            self._out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session), self.hub))
+            self._out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session)))
             return False
         if tasks.lane_seq <= self.received:
             return False
@@ -224,21 +195,13 @@ class Membership:
             self.ask(now)
         return bool(self.session) and now >= self._beat_at
 
-    def beat(
-        self,
-        running: list[Progress],
-        state: str,
-        slots: int,
-        others: tuple[list[str], list[str]],
-        now: float,
-    ) -> None:
+    def beat(self, running: list[Progress], state: str, slots: int, now: float) -> None:
         """Tells the hub that the pool lives, and repeats reports that it should have acknowledged by now.
 
         Args:
             running: The tasks that run.
             state: The pool's state.
             slots: Number of slots that the hub may count on.
-            others: Addresses of the other hubs: those that the pool has a session with, those that are away.
             now: The time.
         """
         self._beat_at = now + self._beat
@@ -255,11 +218,9 @@ class Membership:
             state,
             len(running),
             slots,
-            *others,
         )
-        self._out.append(SendBeat(beat, self.hub))
-        for results in spool.overdue(now, self._beat):
-            self._out.append(SendHub(results, self.hub))
+        self._out.append(SendBeat(beat))
+        self._out += map(SendHub, spool.overdue(now, self._beat))
         if spool.reports.repeats > MAX_REPEATS:
             self.ask(now)
 
@@ -278,25 +239,10 @@ class Membership:
             results.echo, came = self._stamp
             results.held = now - came
             results.lag = lag
-            self._out.append(SendHub(results, self.hub))
+            self._out.append(SendHub(results))
 
     def bye(self) -> None:
         """Leaves for good, and tells the number of reports; one that was not sent counts, and never comes."""
         if self.session:
             sent = self.spool.reports.next - 1 + self.spool.has_news
-            self._out.append(SendHub(m.Bye(self.epoch, self.session, sent), self.hub))
-
-    # --- scoped clients -----------------------------------------------------------------------------------
-
-    def scoped(self, tasks: list[Held]) -> list[Held]:
-        """Returns tasks that the hub names, as this pool names them."""
-        if not self.hub:
-            return tasks
-        above = self.hub << CLIENT_BITS
-        return [replace(held, client=held.client | above) for held in tasks]
-
-    def give_back(self, given: list[Held]) -> None:
-        """Hands back unstarted tasks of this hub, as the hub names them."""
-        for held in given:
-            held.client &= CLIENT_MASK
-        self.spool.returned += given
+            self._out.append(SendHub(m.Bye(self.epoch, self.session, sent)))

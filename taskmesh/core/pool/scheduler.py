@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, Credit, ServiceTime
-from taskmesh.core.pool.membership import CLIENT_MASK, hub_of
 from taskmesh.core.pool.slots import Piece, Slot
 from taskmesh.core.pool.values import Values
 from taskmesh.core.specs import evicted
@@ -57,7 +56,6 @@ class Scheduler:
 
     Attributes:
         backlog: Tasks that no slot has, first the one that goes next.
-        aside: Those of the backlog that belong to hubs which have to say first what is still wanted.
         specs: Specs of tasks, by number, oldest first.
         cancelled: Attempts here that are not to be run.
         credit: Work that slots are handed ahead of need.
@@ -66,13 +64,11 @@ class Scheduler:
 
     def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None]) -> None:
         self.backlog: deque[Piece] = deque()
-        self.aside: list[Piece] = []
         self.specs: dict[int, KnownSpec] = {}
         self.values = Values()
         self.cancelled: set[Attempt] = set()
         self.credit = Credit(SLOT_HORIZON, fall=0.1)
         self.crowded = False
-        self._frozen: set[int] = set()
         self._slots = slots
         self._disturb = disturb
 
@@ -85,57 +81,27 @@ class Scheduler:
     def put_back(self, pieces: list[Piece]) -> None:
         """Takes in tasks that a slot did not start; they come before all others."""
         self.backlog.extendleft(reversed(pieces))
-        if self._frozen:
-            self._set_aside()
 
-    def freeze(self, hub: int) -> None:
-        """Nothing of this hub's is started until `thaw`: it has to say first what is still wanted."""
-        self._frozen.add(hub)
-        self._set_aside()
-
-    def thaw(self, hub: int) -> None:
-        """A hub has said what is still wanted."""
-        if hub in self._frozen:
-            self._frozen.remove(hub)
-            aside, self.aside = self.aside, []
-            self.put_back(aside)
-
-    def _set_aside(self) -> None:
-        pieces = list(self.backlog)
-        self.backlog.clear()
-        for piece in pieces:
-            (self.aside if hub_of(piece.run.client) in self._frozen else self.backlog).append(piece)
-
-    def keep_values(self, hub: int) -> None:
-        """Drops the outcomes that a hub has sent, but those that tasks here need: its next session begins."""
+    def keep_values(self) -> None:
+        """Drops the outcomes that the hub has sent, but those that tasks here need: a session begins."""
         if self.values:
-            self.values.keep_only(hub, [piece.run for piece in self._pieces()])
-
-    def holds(self, hub: int) -> bool:
-        """Returns True if tasks of a hub's wait here for a slot."""
-        pieces = (*self.backlog, *self.aside) if self.aside else self.backlog
-        return any(hub_of(piece.run.client) == hub for piece in pieces)
+            self.values.keep_only([piece.run for piece in self._pieces()])
 
     def waiting(self) -> int:
         """Returns how many tasks no slot has."""
-        return sum(map(len, self.backlog)) + sum(map(len, self.aside))
+        return sum(map(len, self.backlog))
 
-    def hand_back(self, count: int, hub: int) -> list[Held]:
-        """Takes up to `count` tasks of a hub's off the end of the backlog, to be handed back to it."""
+    def hand_back(self, count: int) -> list[Held]:
+        """Takes up to `count` tasks off the end of the backlog, to be handed back to the hub."""
         given: list[Held] = []
-        others: list[Piece] = []
         while count > 0 and self.backlog:
             piece = self.backlog[-1]
-            if hub_of(piece.run.client) != hub:
-                others.append(self.backlog.pop())
-                continue
             taken = self.backlog.pop() if len(piece) <= count else piece.split_tail(count)
             count -= len(taken)
             held = taken.held()
             if self.cancelled:
                 self.cancelled.difference_update((held.client, seq, held.attempt) for seq in held.seqs)
             given.append(held)
-        self.backlog.extend(reversed(others))
         return given
 
     # --- specs --------------------------------------------------------------------------------------------
@@ -149,12 +115,12 @@ class Scheduler:
     def evict(self) -> None:
         """Drops the oldest specs that none of the tasks here needs, if there are too many.
 
-        A spec that a hub takes for known and that is gone is asked for, which costs its tasks a way back and
-        forth. Hubs keep fewer, so that most are evicted there first, and come again by themselves.
+        A spec that the hub takes for known and that is gone is asked for, which costs its tasks a way back
+        and forth. The hub keeps fewer, so that most are evicted there first, and come again by themselves.
         """
         sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
         if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
-            used = {piece.run.spec for piece in (*self.backlog, *self.aside)}
+            used = {piece.run.spec for piece in self.backlog}
             used.update(*[slot.work for slot in self._slots.values()])
             for number in evicted(sizes, used.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES):
                 del self.specs[number]
@@ -179,7 +145,7 @@ class Scheduler:
         if len(ready) > 1:
             ready.sort(key=lambda slot: slot.count)
         handed: list[HandOver] = []
-        waiting = sum([piece.high - piece.low for piece in backlog])  # what is set aside is nobody's to share
+        waiting = sum([piece.high - piece.low for piece in backlog])
         for index, slot in enumerate(ready):
             share = -(-waiting // (len(ready) - index))
             before = slot.count
@@ -287,35 +253,30 @@ class Scheduler:
     def _pieces(self) -> Iterator[Piece]:
         """Yields everything that slots and backlog hold."""
         yield from self.backlog
-        yield from self.aside
         for slot in self._slots.values():
             yield from slot.pieces
 
-    def inventory(self, hub: int = 0) -> list[Held]:
-        """Lists the tasks that slots and backlog hold for a hub, without the cancelled ones."""
+    def inventory(self) -> list[Held]:
+        """Lists the tasks that slots and backlog hold, without the cancelled ones."""
         found: list[Held] = []
         for piece in self._pieces():
-            if hub_of(piece.run.client) != hub:
-                continue
             held = piece.held()
             if self.cancelled:
                 held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.cancelled]
-            held.client &= CLIENT_MASK
             spec = self.specs[piece.run.spec].spec
             held.bound, held.limits = spec.on_client_loss == "cancel", spec.limits
             if held.seqs:
                 found.append(held)
         return found
 
-    def dying(self, hub: int) -> list[Held]:
-        """Lists a hub's running tasks whose slots are about to be killed; the inventory leaves them out."""
+    def dying(self) -> list[Held]:
+        """Lists running tasks whose slots are about to be killed; the inventory leaves them out."""
         found: list[Held] = []
         for slot in self._slots.values() if self.cancelled else ():
             if (current := slot.running()) is not None:
                 run, seq = current
-                if hub_of(run.client) == hub and (run.client, seq, run.attempt) in self.cancelled:
-                    client = run.client & CLIENT_MASK
-                    found.append(Held(client, run.attempt, [seq], returns=run.returns))
+                if (run.client, seq, run.attempt) in self.cancelled:
+                    found.append(Held(run.client, run.attempt, [seq], returns=run.returns))
         return found
 
     # --- cancelled tasks ----------------------------------------------------------------------------------

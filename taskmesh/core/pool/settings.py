@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class PoolSettings:
     """Settings of a pool machine.
 
-    Times are in seconds. Those that hubs tell in a Welcome are what the pool goes by until then.
+    Times are in seconds. Those that a Welcome tells are what the pool goes by until then.
 
     Attributes:
         pool: The pool's id, unique in the mesh.
@@ -29,7 +29,6 @@ class PoolSettings:
         max_restart: The same at most.
         grace: Time that running tasks have when the pool drains.
         outlives: True if the hub may die without this pool: another may come after it.
-        hubs: Addresses of the hubs that it serves, if there are several.
     """
 
     pool: str
@@ -49,12 +48,6 @@ class PoolSettings:
     max_restart: float = 5.0
     grace: float = 30.0
     outlives: bool = True
-    hubs: tuple[str, ...] = ()
-
-    @property
-    def memberships(self) -> int:
-        """Number of hubs that it serves."""
-        return max(1, len(self.hubs))
 
     def restart_delay(self, failures: int) -> float:
         """Returns the seconds before a slot is started again after so many failures in a row."""

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
-from taskmesh.core.pool.membership import CLIENT_MASK
 from taskmesh.core.specs import evicted
 from taskmesh.core.state_machine import StateMachine
 from taskmesh.errors import LocalProtocolError
@@ -103,12 +102,12 @@ class Piece:
 
     def part(self) -> LaneRun:
         """Returns the tasks as a lane run, for the slot."""
-        run, client = self.run, self.run.client & CLIENT_MASK
-        if self.low == 0 and self.high == len(run.seqs) and client == run.client:
+        run = self.run
+        if self.low == 0 and self.high == len(run.seqs):
             return run
         low, high = self.low, self.high
         seqs, payloads, needs = run.seqs[low:high], run.payloads[low:high], run.needs[low:high]
-        return LaneRun(run.spec, client, run.attempt, run.returns, seqs, payloads, needs, part=run.part)
+        return LaneRun(run.spec, run.client, run.attempt, run.returns, seqs, payloads, needs, part=run.part)
 
     def held(self) -> Held:
         """Returns the tasks as a line of an inventory."""

@@ -11,12 +11,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from taskmesh.core.pool.membership import CLIENT_BITS, hub_of
 from taskmesh.wire.runs import LaneRun, Value
 
 
 class Values:
-    """Outcomes that hubs have sent, by the scoped client and the counter of the task that gave them."""
+    """Outcomes that the hub has sent, by the client and the counter of the task that gave them."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], Value] = {}
@@ -35,15 +34,13 @@ class Values:
         found = [self._held.get((client, seq)) for seq in seqs]
         return replace(run, values=[value for value in found if value is not None])
 
-    def forget(self, hub: int, tasks: Iterable[tuple[int, Iterable[int]]]) -> None:
-        """Drop outcomes that a hub says nobody needs."""
+    def forget(self, tasks: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Drop outcomes that the hub says nobody needs."""
         for client, seqs in tasks:
             for seq in seqs:
-                self._held.pop((client | hub << CLIENT_BITS, seq), None)
+                self._held.pop((client, seq), None)
 
-    def keep_only(self, hub: int, runs: Iterable[LaneRun]) -> None:
-        """Drop what a hub sent in its last session and no task here needs: it will not say so again."""
+    def keep_only(self, runs: Iterable[LaneRun]) -> None:
+        """Drop what the hub sent in its last session and no task here needs: it will not say so again."""
         needed = {(run.client, seq) for run in runs for needs in run.needs for seq in needs or ()}
-        gone = [key for key in self._held if hub_of(key[0]) == hub and key not in needed]
-        for key in gone:
-            del self._held[key]
+        self._held = {key: value for key, value in self._held.items() if key in needed}

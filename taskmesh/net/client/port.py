@@ -84,11 +84,6 @@ class SubmitPort:
         """True if the hub answers, as far as is known."""
         return self._shell.machine.open and not self._closing.is_set()
 
-    @property
-    def is_at_stand_in(self) -> bool:
-        """True if the hub is another one than that of the first address."""
-        return False
-
     def slots_of(self, queue: str, tags: frozenset[str]) -> tuple[int, float]:
         """Return how many slots serve tasks of a queue and tags, and when the hub has said so; 0, 0.0 before.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import zmq
 
 from taskmesh.config import Config
@@ -33,7 +31,6 @@ class RemotePort(SubmitPort):
     Args:
         open_tasks: the client's pending table.
         config: the user's settings.
-        addresses: of the hub and of its stand-ins; by default those of the settings.
         role: the role whose key is shown, where keys are in use; HUB for none, at a private gateway.
         slot: pool and process of the slot in which this runs, for a task that submits tasks.
 
@@ -41,19 +38,12 @@ class RemotePort(SubmitPort):
         KeysUnusable: the configuration names a directory of keys that lacks one, or that others can read.
     """
 
-    def __init__(
-        self,
-        open_tasks: OpenTasks,
-        config: Config,
-        addresses: Sequence[str] = (),
-        role: str = CLIENT,
-        slot: str = "",
-    ) -> None:
+    def __init__(self, open_tasks: OpenTasks, config: Config, role: str = CLIENT, slot: str = "") -> None:
         super().__init__(open_tasks, client_settings(config, wired=True, slot=slot))
         keys = config.mesh.keys
         self._credentials = None if role == HUB else credentials_of(keys, role)
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
-        self._addresses = list(addresses or config.mesh.address)
+        self._address = config.mesh.address
         self._link: GatewayLink | None = None
         self._files = SpareFiles()
         self._lease = config.hub.lease
@@ -68,10 +58,9 @@ class RemotePort(SubmitPort):
             ConfigError: the address cannot be used.
             TaskMeshError: the system has no descriptors, threads or the like for the link.
         """
-        if not self._addresses:
+        if not self._address:
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
-        for address in self._addresses:
-            check_dialled(address, keys=self._credentials is not None)
+        check_dialled(self._address, keys=self._credentials is not None)
         with provided():
             wake_up = self._wake_up = Wakeup()
             self._start_thread("taskmesh-client", lambda: self._work(wake_up))
@@ -89,19 +78,13 @@ class RemotePort(SubmitPort):
         machine = self._shell.machine
         if machine.open:
             return None
-        where = " or ".join(self._addresses)
         if machine.refused:
-            return MeshRefused(f"the hub at {where} refuses this client: {machine.refused}")
+            return MeshRefused(f"the hub at {self._address} refuses this client: {machine.refused}")
         return HubUnreachable(
-            f"no hub answered at {where} within {timeout:g} s: is one running there? `taskmesh hub --bind "
-            f"{self._addresses[0]}` starts one. Behind a firewall that drops connections, or at its limit of "
-            "open files (it says `files.short` then), a hub does not answer either"
+            f"no hub answered at {self._address} within {timeout:g} s: is one running there? `taskmesh hub "
+            f"--bind {self._address}` starts one. Behind a firewall that drops connections, or at its limit "
+            "of open files (it says `files.short` then), a hub does not answer either"
         )
-
-    @property
-    def is_at_stand_in(self) -> bool:
-        """True if the link is one to a stand-in."""
-        return self._link is not None and self._link.is_at_stand_in
 
     def _signer(self) -> ClientSigner | None:
         """Return what signs calls and verifies outcomes, if keys are in use."""
@@ -113,8 +96,7 @@ class RemotePort(SubmitPort):
         """Let the loop watch further descriptors of a subclass."""
 
     def _watchdog(self) -> HubWatchdog:
-        where = " or ".join(self._addresses)
-        return HubWatchdog(where, self._lease, self._patience, self._open_tasks.broken, monotonic())
+        return HubWatchdog(self._address, self._lease, self._patience, self._open_tasks.broken, monotonic())
 
     def _could_act(self) -> bool:
         """Return True while at most one Submit is under way; an acknowledgement of two will wake the loop."""
@@ -147,7 +129,7 @@ class RemotePort(SubmitPort):
                 self._link = GatewayLink(
                     context,
                     loop,
-                    self._addresses,
+                    self._address,
                     shell.events,
                     credentials=self._credentials,
                     signer=self._signer(),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -25,19 +24,17 @@ from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
 
-_log = logging.getLogger("taskmesh")
-
 HELLOS = 2
-"""Unanswered Hellos, one a second, after which the next address is dialled."""
+"""Unanswered Hellos, one a second, after which the hub is dialled anew, with its next key."""
 
 
 class GatewayLink:
-    """The link to the hub. Addresses are dialled in turn; a move to another one is logged.
+    """The link to the hub.
 
     Args:
         context: makes the socket.
         loop: watches it.
-        addresses: of the hub and its stand-ins.
+        address: the hub's gateway.
         events: the client shell's.
         credentials: a client's or an operator's, where keys are in use.
         signer: signs calls and verifies outcomes, where keys are in use.
@@ -54,7 +51,7 @@ class GatewayLink:
         self,
         context: Context,
         loop: Loop,
-        addresses: Sequence[str],
+        address: str,
         events: deque[object],
         *,
         credentials: Credentials | None = None,
@@ -66,16 +63,13 @@ class GatewayLink:
         self._loop = loop
         self._signer = signer
         self._events = events
-        self._welcomed_by = ""
         self._cutter = Cutter(secrets.randbits(63))
         self._assembler = Assembler()
         self._socket: Dealer | None = None
         self._probe: NeighbourProbe | None = None
         self._hub: Neighbour | None = None
         self._on_neighbour = on_neighbour
-        self._dialer = Dialer(
-            loop, addresses, credentials, self, hellos=HELLOS, most_hellos=HELLOS, final=True
-        )
+        self._dialer = Dialer(loop, address, credentials, self, hellos=HELLOS, most_hellos=HELLOS, final=True)
         self._dialer.start()
 
     # --- the dialer's sockets -------------------------------------------------------------------------------
@@ -127,13 +121,8 @@ class GatewayLink:
                 if not self._socket.try_send_parts(frames):
                     return
 
-    @property
-    def is_at_stand_in(self) -> bool:
-        """True if the link is one to a stand-in."""
-        return self._dialer.is_at_stand_in
-
     def reconnect(self) -> None:
-        """Drop the link with all that waits in it, and dial the next address."""
+        """Drop the link with all that waits in it, and dial the hub anew, with its next key."""
         self._dialer.reconnect()
 
     def _arrived(self) -> None:
@@ -151,7 +140,6 @@ class GatewayLink:
                 message = self._signer.verified(message)
             if type(message) is m.ClientWelcome:
                 self._meet(message.files)
-                self._on_welcome(self._dialer.target.hub.gateway)
             self._events.append(FromHubToClient(message))
 
     def _meet(self, offer: bytes) -> None:
@@ -162,17 +150,6 @@ class GatewayLink:
     def _is_hub(self, pid: int, size: int) -> bool:
         """Return whether files of this process may be opened."""
         return self._hub is not None and self._hub.pid == pid
-
-    def _on_welcome(self, address: str) -> None:
-        """Log a move to another hub than before: unfinished tasks are submitted again there."""
-        if self._welcomed_by not in ("", address):
-            _log.warning(
-                "the hub at %s does not answer: this client has moved to %s and submits again there what has "
-                "not ended",
-                self._welcomed_by,
-                address,
-            )
-        self._welcomed_by = address
 
     def close(self, linger_ms: int | None = None) -> None:
         """Close the link; the last messages have a second to leave, unless `linger_ms` says otherwise."""

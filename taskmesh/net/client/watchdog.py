@@ -18,7 +18,7 @@ class HubWatchdog:
     """Checks a client's link each time its loop turns.
 
     Args:
-        where: the hub's addresses, for people.
+        where: the hub's address.
         lease: seconds without an answer after which a warning says that the hub is away.
         patience: seconds after which the client gives up, 0 for never.
         give_up: ends everything that waits, with the error.

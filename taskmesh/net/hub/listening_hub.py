@@ -55,7 +55,7 @@ class PoolInHub(Protocol):
     events: deque[object]
 
     def start(
-        self, loop: Loop, hub: deque[object], gateway: Callable[[], list[str]], signer: PayloadSigner | None
+        self, loop: Loop, hub: deque[object], gateway: Callable[[], str], signer: PayloadSigner | None
     ) -> None:
         """Join the hub's loop, and start the slots."""
         ...
@@ -159,7 +159,7 @@ class ListeningHub:
         )
         self.private = PrivateGateway(loop, self.events, private)
         if private:
-            self.private.addresses()
+            self.private.address()
         self.machine = HubMachine(settings, monotonic())
         links = OwnLinks(sockets, self.private, own)
         shell = HubShell(self.machine, links, self.events, journal)

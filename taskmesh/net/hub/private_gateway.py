@@ -34,8 +34,8 @@ class PrivateGateway:
         self._sockets: HubSockets | None = None
         self._folder = ""
 
-    def addresses(self) -> list[str]:
-        """Return the addresses at which own processes reach the hub; open the sockets at the first call.
+    def address(self) -> str:
+        """Return the address at which own processes reach the hub; open the sockets at the first call.
 
         Raises:
             ConfigError: there is no folder for the sockets.
@@ -47,7 +47,7 @@ class PrivateGateway:
             except BaseException:
                 self.close()
                 raise
-        return [self._sockets.endpoints.gateway]
+        return self._sockets.endpoints.gateway
 
     def _open(self) -> HubSockets:
         import zmq

@@ -65,7 +65,7 @@ def run_hub(
         sockets = hub.sockets
         try:
             if pool is not None:
-                pool.start(loop, hub.events, hub.private.addresses, sockets.signer)
+                pool.start(loop, hub.events, hub.private.address, sockets.signer)
             if reception is not None:
                 reception.serve(answers_of(hub.machine, sockets, pool))
             ready(sockets.endpoints)

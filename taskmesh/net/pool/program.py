@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import zmq
@@ -13,7 +13,6 @@ import zmq
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import TaskMeshError
 from taskmesh.http.pool_metrics import pool_answers
 from taskmesh.http.side_port import side_port
@@ -39,7 +38,7 @@ def _ignore(kind: str, fields: dict[str, object]) -> None:
 
 def run_pool(
     config: Config,
-    addresses: Sequence[str],
+    address: str,
     *,
     slots: int,
     name: str = "",
@@ -49,15 +48,15 @@ def run_pool(
     record: Record = _ignore,
     patience: float = PATIENCE,
 ) -> bool:
-    """Run a pool until it has drained or all hubs refuse it; a signal drains, a second one ends it at once.
+    """Run a pool until it has drained or the hub refuses it; a signal drains, a second one ends it at once.
 
     Args:
         config: the user's settings.
-        addresses: gateways of hubs; it serves all of them.
+        address: the hub's gateway.
         slots: number of tasks that run at once.
         name: the pool's name.
         modules: modules that slots import when they start.
-        ready: called with the pool's name and a hub's address when its first session opens.
+        ready: called with the pool's name and the hub's address when its first session opens.
         news: reports anything else that people should know, as a kind and a sentence.
         record: logs tasks that fail.
         patience: seconds in which the first slot must come up.
@@ -70,8 +69,7 @@ def run_pool(
     """
     check_all_names(config, name)
     loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-    hubs = tuple(dict.fromkeys(addresses))
-    settings = pool_settings(config, slots=slots, name=name, wired=True, hubs=hubs)
+    machine = PoolMachine(pool_settings(config, slots=slots, name=name, wired=True), time.monotonic())
     with (
         Context() as context,
         StopRequest(loop).listening() as stop,
@@ -79,19 +77,24 @@ def run_pool(
         contextlib.ExitStack() as closing,
     ):
         events: deque[object] = deque()
-        sockets = dialled_hubs(context, loop, settings, config, events, closing)
-        machine = PoolMachine(settings, time.monotonic())
-        starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
-        gateway = partial(own_first, hubs)
+        sockets = dialled_hub(context, loop, address, machine.config.pool, config, events)
+        closing.callback(sockets.close)
         pool = pool_with_slots(
-            loop, machine, sockets, gateway, starts, config, events=events, modules=modules, record=record
+            loop,
+            machine,
+            sockets,
+            lambda: address,
+            SlotStarts(machine, patience, partial(news, "slot.failed")),
+            config,
+            events=events,
+            modules=modules,
+            record=record,
         )
         closing.callback(_end_slots, pool)
         loop.parts = [pool]
         if reception is not None:
             reception.serve(pool_answers(machine, lambda: _drain(pool, config.pool.grace)))
-        monitor = SessionMonitor(machine, sockets, ready, news)
-        _turn_until_left(loop, pool, stop, monitor, config.pool.grace)
+        _turn_until_left(loop, pool, stop, SessionMonitor(machine, sockets, ready, news), config.pool.grace)
     return _has_drained(pool)
 
 
@@ -103,49 +106,26 @@ def _has_drained(pool: PoolShell) -> bool:
     """Return True if a pool has left by itself, False if it was cut short.
 
     Raises:
-        TaskMeshError: its hubs refuse it.
+        TaskMeshError: the hub refuses it.
     """
     if pool.left:
         raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
     return pool.left is not None
 
 
-def own_first(addresses: Sequence[str], hub: int) -> list[str]:
-    """Return the addresses of all hubs, the one with the given index first."""
-    return [addresses[hub], *(other for other in addresses if other != addresses[hub])]
-
-
-def dialled_hubs(
-    context: Context,
-    loop: Loop,
-    settings: PoolSettings,
-    config: Config,
-    events: deque[object],
-    closing: contextlib.ExitStack,
-) -> list[PoolSockets]:
-    """Return a pool's sockets to each of its hubs, which `closing` closes.
+def dialled_hub(
+    context: Context, loop: Loop, address: str, pool: str, config: Config, events: deque[object]
+) -> PoolSockets:
+    """Return a pool's sockets to its hub.
 
     Raises:
-        InsecureBind: an address is beyond loopback and ipc, and no keys are in use.
-        ConfigError: an address cannot be used, or keys are missing.
+        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+        ConfigError: the address cannot be used, or keys are missing.
     """
-    credentials = worker_credentials(config, settings.hubs)
+    credentials = worker_credentials(config, address)
     raise_file_limit()
-    sockets: list[PoolSockets] = []
-    for hub, address in enumerate(settings.hubs):
-        to_hub = PoolSockets(
-            context,
-            loop,
-            address,
-            settings.pool,
-            events,
-            max_payload=config.pool.max_payload,
-            hub=hub,
-            credentials=credentials,
-        )
-        sockets.append(to_hub)
-        closing.callback(to_hub.close)
-    return sockets
+    most = config.pool.max_payload
+    return PoolSockets(context, loop, address, pool, events, max_payload=most, credentials=credentials)
 
 
 def _drain(pool: PoolShell, grace: float) -> None:
@@ -164,14 +144,13 @@ def _turn_until_left(
             pool.events.append(DrainRequested(grace))
 
 
-def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials | None:
-    """Return the credentials that a pool shows the hubs at these addresses; None where no keys are in use.
+def worker_credentials(config: Config, address: str) -> Credentials | None:
+    """Return the credentials that a pool shows the hub at this address; None where no keys are in use.
 
     Raises:
-        InsecureBind: an address is beyond loopback and ipc, and no keys are in use.
-        ConfigError: an address cannot be used, or keys are missing.
+        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+        ConfigError: the address cannot be used, or keys are missing.
     """
     credentials = credentials_of(config.mesh.keys, WORKER)
-    for address in addresses:
-        check_dialled(address, keys=credentials is not None)
+    check_dialled(address, keys=credentials is not None)
     return credentials

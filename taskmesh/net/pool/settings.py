@@ -23,7 +23,6 @@ def pool_settings(
     slots: int,
     name: str = "",
     wired: bool = False,
-    hubs: tuple[str, ...] = (),
 ) -> PoolSettings:
     """Return the pool machine's settings, with a new instance number.
 
@@ -32,7 +31,6 @@ def pool_settings(
         slots: number of tasks that run at once.
         name: the pool's name; by default one of host, process and instance.
         wired: True if its hub is another process.
-        hubs: addresses of its hubs.
     """
     host = socket.gethostname()
     instance = secrets.randbits(63)
@@ -51,7 +49,6 @@ def pool_settings(
         grace=config.pool.grace,
         cloudpickle=cloudpickle_version() if wired else "",
         outlives=wired,
-        hubs=hubs,
     )
 
 

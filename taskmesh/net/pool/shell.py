@@ -1,9 +1,9 @@
-"""The shell of a pool machine: performs its actions on slots and on the links to its hubs."""
+"""The shell of a pool machine: performs its actions on slots and on the link to its hub."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from taskmesh.core import actions as act
@@ -18,7 +18,7 @@ from taskmesh.wire import messages as m
 
 
 class HubLink(Protocol):
-    """A pool's link to one of its hubs."""
+    """A pool's link to its hub."""
 
     def send(self, message: m.PoolMessage) -> None:
         """Send a message to the collector."""
@@ -71,13 +71,12 @@ class PoolShell(Shell[PoolMachine]):
 
     Args:
         machine: the pool's machine.
-        links: one to each hub, in the order of the machine's memberships.
+        link: to the hub.
         host: starts and ends the slots.
-        gateway: returns the addresses, a given hub's first, for tasks that submit tasks; raises OSError or
-            TaskMeshError.
+        gateway: returns the hub's address, for tasks that submit tasks; raises OSError or TaskMeshError.
         keys: the directory of keys, for these tasks.
         role: whose key they show.
-        events: events for the machine, to which slots and links append.
+        events: events for the machine, to which slots and link append.
         record: logs events.
 
     Attributes:
@@ -88,9 +87,9 @@ class PoolShell(Shell[PoolMachine]):
     def __init__(
         self,
         machine: PoolMachine,
-        links: Sequence[HubLink],
+        link: HubLink,
         host: SlotSupervisor,
-        gateway: Callable[[int], list[str]],
+        gateway: Callable[[], str],
         *,
         keys: str,
         role: str,
@@ -106,10 +105,10 @@ class PoolShell(Shell[PoolMachine]):
             act.CancelSlot: lambda action: host.cancel(action.slot, action.serial),
             act.KillSlot: lambda action: host.kill(action.slot),
             act.StopSlot: lambda action: host.stop(action.slot),
-            act.SendHub: lambda action: links[action.hub].send(action.message),
-            act.SendBeat: lambda action: links[action.hub].beat(action.message),
-            act.DialLane: lambda action: links[action.hub].dial(action.endpoint, action.max_payload),
-            act.HangUp: lambda action: links[action.hub].hang_up(),
+            act.SendHub: lambda action: link.send(action.message),
+            act.SendBeat: lambda action: link.beat(action.message),
+            act.DialLane: lambda action: link.dial(action.endpoint, action.max_payload),
+            act.HangUp: lambda action: link.hang_up(),
             act.Leave: self._leave,
             act.LogEvent: lambda action: record(action.kind, action.fields),
         }
@@ -122,10 +121,9 @@ class PoolShell(Shell[PoolMachine]):
     def _answer(self, action: act.AnswerSlot) -> None:
         slot = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
         try:
-            addresses = self._gateway(action.hub)
-            reply = PermitReply(action.granted, addresses, self._keys, slot=slot, role=self._role)
+            reply = PermitReply(action.granted, self._gateway(), self._keys, slot=slot, role=self._role)
         except (OSError, TaskMeshError) as error:
-            reply = PermitReply(action.granted, [], trouble=str(error))
+            reply = PermitReply(action.granted, "", trouble=str(error))
         self.host.reply(action.slot, reply)
 
     def _leave(self, action: act.Leave) -> None:

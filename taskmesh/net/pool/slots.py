@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from taskmesh.config import Config
@@ -69,8 +69,8 @@ class SlotWait:
 def pool_with_slots(
     loop: Loop,
     machine: PoolMachine,
-    links: Sequence[HubLink],
-    gateway: Callable[[int], list[str]],
+    link: HubLink,
+    gateway: Callable[[], str],
     starts: SlotStarts,
     config: Config | None = None,
     *,
@@ -86,11 +86,11 @@ def pool_with_slots(
     Args:
         loop: the loop.
         machine: the pool's machine.
-        links: to its hubs.
-        gateway: returns the addresses, a given hub's first, for tasks that submit tasks.
+        link: to its hub.
+        gateway: returns the hub's address, for tasks that submit tasks.
         starts: watches the slots' starts.
         config: the keys that these tasks show, and the modules whose functions alone may be run.
-        events: the shell's, to which links append.
+        events: the shell's, to which the link appends.
         modules: modules that slots import when they start.
         record: logs events.
         fork_server: one that has been started earlier.
@@ -125,7 +125,7 @@ def pool_with_slots(
     limited = LimitedMemory()
     if limited:
         loop.timers.append(PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory))
-    return PoolShell(machine, links, host, gateway, keys=keys, role=role, events=events, record=record)
+    return PoolShell(machine, link, host, gateway, keys=keys, role=role, events=events, record=record)
 
 
 def running_slots(machine: PoolMachine) -> dict[int, int]:

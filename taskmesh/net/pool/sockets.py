@@ -1,4 +1,4 @@
-"""A remote pool's sockets to a hub: PUSH to the collector and for beats, SUB to control, PULL from its lane.
+"""A remote pool's sockets to its hub: PUSH to collector and for beats, SUB to control, PULL from its lane.
 
 The pool only dials out.
 """
@@ -52,7 +52,7 @@ MANY_HELLOS = 32
 
 
 class _Sockets:
-    """The sockets to one hub, not connected yet: all of them, or none.
+    """The sockets to the hub, not connected yet: all of them, or none.
 
     Raises:
         SocketError: one of them cannot be made.
@@ -97,7 +97,6 @@ class PoolSockets:
         pool: the pool's name.
         events: the pool shell's.
         max_payload: bytes of a result that may travel.
-        hub: the hub's index among those that the pool serves.
         credentials: a worker's, where keys are in use.
 
     Attributes:
@@ -117,7 +116,6 @@ class PoolSockets:
         events: deque[object],
         *,
         max_payload: int,
-        hub: int = 0,
         credentials: Credentials | None = None,
     ) -> None:
         self.address = address
@@ -126,7 +124,6 @@ class PoolSockets:
         self._loop = loop
         self._pool = pool
         self._events = events
-        self._hub = hub
         self._max_payload = self._limit = max_payload
         self._credentials = credentials
         self._signer = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
@@ -141,7 +138,7 @@ class PoolSockets:
         self._sockets: _Sockets | None = None
         self._probe: NeighbourProbe | None = None
         self._neighbour: Neighbour | None = None
-        self._dialer = Dialer(loop, [address], credentials, self, hellos=FEW_HELLOS, most_hellos=MANY_HELLOS)
+        self._dialer = Dialer(loop, address, credentials, self, hellos=FEW_HELLOS, most_hellos=MANY_HELLOS)
         self._dialer.start()
 
     @property
@@ -178,7 +175,7 @@ class PoolSockets:
 
     def on_lost(self) -> None:
         """Pass on that the session is over."""
-        self._events.append(HubLaneLost(self._hub))
+        self._events.append(HubLaneLost())
 
     def on_cut(self) -> None:
         """Do nothing: beats show if the session goes on."""
@@ -220,7 +217,7 @@ class PoolSockets:
         self._dialer.hello()
         if self._dialer.rejection:
             reason = f"at {self.address}: {self._dialer.rejection}"
-            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason), self._hub))
+            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
         if self._credentials is None:
             offer = self._probe.offer if self._probe is not None else b""
             return msgspec.structs.replace(hello, files=offer)
@@ -236,7 +233,7 @@ class PoolSockets:
             self._connect_lane(endpoint)
         except SocketError:
             self.hang_up()
-            self._events.append(HubLaneLost(self._hub))
+            self._events.append(HubLaneLost())
 
     def _connect_lane(self, endpoint: str) -> None:
         pair = self._lane_pair[1] if self._lane_pair is not None else None
@@ -268,7 +265,7 @@ class PoolSockets:
         """End a session whose results may have been lost: the next one begins with an inventory."""
         events = self._sockets.monitor.recv_many() if self._sockets is not None else ()
         if any(event.kind is EventKind.DISCONNECTED for event in events):
-            self._events.append(HubLaneLost(self._hub))
+            self._events.append(HubLaneLost())
 
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
@@ -288,7 +285,7 @@ class PoolSockets:
                     self._neighbour = self._probe.meet_back(message.files)
             elif isinstance(message, m.BeatReply) and message.session:
                 self._beats_unanswered = False
-            self._events.append(FromHub(message, self._hub))
+            self._events.append(FromHub(message))
 
     def _is_hub(self, pid: int, size: int) -> bool:
         """Return whether files of this process may be opened."""

@@ -1,4 +1,4 @@
-"""One mesh client for each Spark worker process and hub that it prefers, kept open for later tasks."""
+"""One mesh client for each Spark worker process and mesh, kept open for later tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import gc
 import os
 import sys
 import threading
-import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 from taskmesh.client.submitter import client_of
@@ -18,56 +16,17 @@ from taskmesh.spark.jobs.settings import Settings
 MOST_FREEZES: Final = 3
 MANY_OBJECTS: Final = 10_000
 
-FIRST_RETURN_S: Final = 30.0
-"""Seconds at a stand-in after which a client dials the hub that it prefers; twice as many each further time.
-
-A hub that is still away costs a Spark task two seconds.
-"""
-LAST_RETURN_S: Final = 1000.0
-"""Seconds between two of these attempts, at most."""
-
-
-@dataclass
-class _Connection:
-    """A client, and its way back from a stand-in.
-
-    Attributes:
-        mesh: the client's.
-        pause: seconds between being seen at a stand-in and dialling the hub that it prefers.
-        return_at: the time for it; 0 if it is there, as far as is known.
-    """
-
-    mesh: Mesh
-    pause: float
-    return_at: float = 0.0
-
-    def is_broken(self) -> bool:
-        """Return True if nothing can be submitted any more."""
-        client = client_of(self.mesh)
-        return client.closed or client.table.refusal is not None
-
-    def is_to_return(self) -> bool:
-        """Return True if it is time to dial the hub that it prefers, and nothing is under way."""
-        client, now = client_of(self.mesh), time.monotonic()
-        if not client.is_at_stand_in:
-            self.return_at, self.pause = 0.0, FIRST_RETURN_S
-        elif not self.return_at:
-            self.return_at = now + self.pause
-        return 0.0 < self.return_at <= now and not client.table.unended
-
-
-_Key = tuple[int, tuple[str, ...], str]
-_open: dict[_Key, _Connection] = {}
+_Key = tuple[int, str, str]
+_open: dict[_Key, Mesh] = {}
 _lock = threading.Lock()
 _freezes = 0
 
 
 def mesh_of(settings: Settings, speed_up: float = 1.0, partition: int = 0) -> Mesh:
-    """Return this process's open mesh for a partition.
+    """Return this process's open client of the mesh that a partition is for.
 
-    Several hubs share the partitions: each prefers one, and the others stand in for it, in their order, until
-    it is back. Its next try finds the same one, which remembers failures and results. A forked child gets a
-    mesh of its own; one that broke is replaced.
+    A partition's next try finds the same mesh, which remembers failures and results. A forked child gets a
+    client of its own; one that broke is replaced.
 
     Args:
         settings: of the job.
@@ -78,22 +37,25 @@ def mesh_of(settings: Settings, speed_up: float = 1.0, partition: int = 0) -> Me
         HubUnreachable: no hub answers within `connect_timeout` seconds.
         ConfigError: the address cannot be used.
     """
-    first = partition % max(1, len(settings.address))
-    address = (*settings.address[first:], *settings.address[:first])
+    address = settings.address[partition % len(settings.address)]
     key = (os.getpid(), address, settings.keys)
     with _lock:
-        connection = _open.get(key)
-        if connection is None or connection.is_broken() or connection.is_to_return():
-            pause = FIRST_RETURN_S
-            if connection is not None:
-                pause = min(2 * connection.pause, LAST_RETURN_S)
-                connection.mesh.close(cancel=True)  # a refused client keeps its thread and sockets until then
+        mesh = _open.get(key)
+        if mesh is None or _is_broken(mesh):
+            if mesh is not None:
+                mesh.close(cancel=True)  # a refused client keeps its thread and sockets until then
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
             mesh = Mesh(address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
             client_of(mesh).open()
-            connection = _open[key] = _Connection(mesh, pause)
+            _open[key] = mesh
         _freeze_modules()
-        return connection.mesh
+        return mesh
+
+
+def _is_broken(mesh: Mesh) -> bool:
+    """Return True if nothing can be submitted any more."""
+    client = client_of(mesh)
+    return client.closed or client.table.refusal is not None
 
 
 def _freeze_modules() -> None:
@@ -113,9 +75,9 @@ def _freeze_modules() -> None:
 
 def _close_all() -> None:
     """Close this process's meshes, at its end."""
-    for (pid, *_), connection in list(_open.items()):
+    for (pid, *_), mesh in list(_open.items()):
         if pid == os.getpid():
-            connection.mesh.close(cancel=True)
+            mesh.close(cancel=True)
     _open.clear()
 
 

@@ -30,10 +30,11 @@ _SWITCHES: Final = {"true": 2, "false": 0, "0": 0}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The address of the mesh, and how much of a partition may be under way on it.
+    """The addresses of the meshes, and how much of a partition may be under way on its own.
 
     Attributes:
-        address: the hub's gateway, or several: hubs that share the partitions, and stand in for each other.
+        address: the hub's gateway, or those of several meshes, which share the partitions: number i is the
+            mesh's at i modulo their number, each time that Spark tries it. None stands in for another.
         queue: the queue that the pools serve; empty for that of the task.
         tags: the tags that the pools have; empty for those of the task.
         window: batches that one Spark task may have under way.

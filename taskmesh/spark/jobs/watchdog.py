@@ -38,8 +38,6 @@ class Watchdog:
         self, client: Client, settings: Settings, options: TaskOptions, speed_up: float = 1.0
     ) -> None:
         self._client = client
-        self._addresses = settings.address
-        self._where = " or ".join(settings.address)
         self._queue = options.queue
         self._tags = frozenset(options.tags)
         self._patience = settings.no_worker_timeout / speed_up
@@ -77,14 +75,14 @@ class Watchdog:
         Raises:
             NoMeshWorkers, MeshGatewayLost: as `wait`.
         """
-        port, now = self._client.open(), time.monotonic()
+        port, address, now = self._client.open(), self._client.address, time.monotonic()
         if not port.connected:
             self._lost_since = self._lost_since or now - LOOK_S
             away = now - self._lost_since
             if away >= self._gateway_patience:
                 raise MeshGatewayLost(
-                    f"the hub at {self._where} has been away for {away:.0f} s (gateway_timeout): is one "
-                    f"running there? `taskmesh hub --bind {self._addresses[0]}` starts one"
+                    f"the hub at {address} has been away for {away:.0f} s (gateway_timeout): is one running "
+                    f"there? `taskmesh hub --bind {address}` starts one"
                 )
             return
         self._lost_since = None
@@ -96,13 +94,14 @@ class Watchdog:
 
     def _complaint(self, seconds: float) -> str:
         """Return what is missing, what is there, and the cure."""
-        dialled = "".join(f" --address {address}" for address in self._addresses)
+        address = self._client.address
         tags = ",".join(sorted(self._tags))
         wanted = f"queue {self._queue!r}" + (f" and tags {', '.join(sorted(self._tags))}" if tags else "")
         option = f" --tags {tags}" if tags else ""
         return (
-            f"no pool for {wanted} at {self._where} for {seconds:.0f} s (no_worker_timeout); pools there: "
-            f"{self._pools()}. Start one: `taskmesh worker{dialled} --queues {self._queue}{option}`"
+            f"no pool for {wanted} at {address} for {seconds:.0f} s (no_worker_timeout); pools there: "
+            f"{self._pools()}. Start one: "
+            f"`taskmesh worker --address {address} --queues {self._queue}{option}`"
         )
 
     def _pools(self) -> str:

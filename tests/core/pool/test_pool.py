@@ -17,7 +17,7 @@ def rig() -> PoolRig:
 
 
 def control(rig: PoolRig, kind: type, *fields: object) -> None:
-    rig.tell(ev.FromHub(kind(rig.pool.epoch, rig.pool.session, *fields)))
+    rig.tell(ev.FromHub(kind(rig.pool.member.epoch, rig.pool.session, *fields)))
 
 
 class TestWork:
@@ -234,6 +234,15 @@ class TestSession:
         rig.welcome(session=2, stale=((1, 3, 1),))
         assert rig.handed[0] == []
         assert rig.of(m.Hello)[-1].number == 2
+
+    def test_a_cancelled_task_that_waits_is_remembered_while_the_hub_has_to_say_what_is_wanted(self):
+        """Seed 140490402741: the pool stood still for longer than a lease after the cancellation."""
+        rig = PoolRig(slots=1)
+        rig.push(1, 2, 3, 4)
+        control(rig, m.Cancel, [Held(1, 1, [4])])
+        rig.after(10.0)
+
+        assert rig.pool.scheduler.cancelled == {(1, 4, 1)}
 
     def test_refused_it_leaves(self):
         rig = PoolRig(welcome=False)

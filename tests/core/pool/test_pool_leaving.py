@@ -16,7 +16,7 @@ def rig() -> PoolRig:
 
 
 def control(rig: PoolRig, kind: type, *fields: object) -> None:
-    rig.tell(ev.FromHub(kind(rig.pool.epoch, rig.pool.session, *fields)))
+    rig.tell(ev.FromHub(kind(rig.pool.member.epoch, rig.pool.session, *fields)))
 
 
 class TestCancel:
@@ -175,7 +175,7 @@ class TestHandingBack:
 
 class TestDrain:
     def acknowledge(self, rig: PoolRig) -> None:
-        rig.tell(ev.FromHub(m.BeatReply(EPOCH, rig.pool.session, rig.pool.members[0].spool.reports.next - 1)))
+        rig.tell(ev.FromHub(m.BeatReply(EPOCH, rig.pool.session, rig.pool.member.spool.reports.next - 1)))
 
     def test_unstarted_tasks_go_back_running_ones_finish_then_it_leaves(self, rig):
         rig.push(1, 2, 3)

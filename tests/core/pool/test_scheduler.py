@@ -4,8 +4,6 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.pool.membership import CLIENT_BITS
-from taskmesh.wire.runs import LaneRun
 from tests.core.rig import PoolRig, spec
 
 
@@ -52,18 +50,6 @@ def test_few_are_shared(rig):
     rig.push(*range(1, 9))
 
     assert handed(rig) == [4, 4]
-
-
-def test_what_is_set_aside_for_another_hub_is_not_shared(rig):
-    """Seed 8723989227: one slot was given the share of two, the other stole it, and so on for ever (V2)."""
-    scheduler = rig.pool.scheduler
-    scheduler.add(LaneRun(next(iter(scheduler.specs)), 1 << CLIENT_BITS | 1, 1, 0, [1, 2, 3, 4], [b""] * 4))
-    scheduler.freeze(1)
-
-    rig.push(1, 2)
-
-    assert handed(rig) == [1, 1]
-    assert recalls(rig) == []
 
 
 def test_nothing_to_a_slot_that_is_not_up(rig):

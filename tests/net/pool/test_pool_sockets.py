@@ -113,7 +113,7 @@ def test_a_client_s_link_for_which_no_socket_is_to_be_had_is_asked_for_with_the_
     address = f"ipc://{tmp_path}/hub"
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        link = GatewayLink(context, loop, [address], deque())
+        link = GatewayLink(context, loop, address, deque())
         with monkeypatch.context() as shortage:
             shortage.setattr(client_sockets, "Dealer", refuse)
             link.send(m.ClientHello(1, 0))
