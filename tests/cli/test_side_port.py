@@ -65,7 +65,7 @@ def test_a_worker_without_a_hub_is_live_and_started_but_not_ready(programs: Prog
 
     wait_until(lambda: ask(f"{side}/startupz")[0] == 200, 20)
     assert ask(f"{side}/livez")[0] == 200
-    assert ask(f"{side}/readyz") == (503, "no session with a hub\n")
+    assert ask(f"{side}/readyz") == (503, "no session with the hub\n")
 
     programs.hub(gateway)
 

@@ -105,14 +105,6 @@ def test_a_worker_waits_for_a_hub_that_is_not_there_yet(programs: Programs, tmp_
     assert worker.ready()["address"] == f"ipc://{tmp_path}/hub"
 
 
-def test_a_worker_tries_the_second_address_when_the_first_does_not_answer(programs: Programs, tmp_path):
-    address = programs.hub(TCP)[1]
-
-    worker = programs.start("worker", "--address", f"ipc://{tmp_path}/no", "--address", address, "--json")
-
-    assert worker.ready()["address"] == address
-
-
 def test_what_is_cancelled_while_no_hub_is_there_does_not_run_on(programs: Programs, tmp_path):
     """The pool kept it for a client that might come back; the client was back, and it ran to its end."""
     hub, address = programs.hub()

@@ -41,7 +41,7 @@ REPLACED = [
 ]
 
 
-@pytest.mark.parametrize("address", [(), "tcp://127.0.0.1:1"])
+@pytest.mark.parametrize("address", ["", "tcp://127.0.0.1:1"])
 @pytest.mark.parametrize("maker", ["gevent", "eventlet"])
 @pytest.mark.parametrize(("module", "name"), REPLACED)
 def test_a_program_with_green_threads_is_told_so(monkeypatch, module, name, maker, address):

@@ -171,8 +171,3 @@ def test_an_address_beyond_this_machine_is_refused():
 
     with pytest.raises(InsecureBind, match="without keys"):
         mesh.submit(workload.add, 1, 2)
-
-
-def test_the_second_address_is_tried_when_the_first_does_not_answer(shared_address, tmp_path):
-    with Mesh([f"ipc://{tmp_path}/nobody", shared_address], open_timeout=20) as mesh:
-        assert mesh.submit(workload.add, 1, 2).result(20) == 3

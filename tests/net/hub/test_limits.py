@@ -174,27 +174,6 @@ def test_what_one_peer_may_have_waiting_is_bounded(options):
     )  # 0: pools are sent what the ledger's caps allow
 
 
-@pytest.mark.fault
-def test_clients_and_pools_move_to_the_next_address_in_order_when_their_hub_is_gone(
-    programs: Programs, tmp_path
-):
-    lease = {"TASKMESH_HUB__LEASE": "2", "TASKMESH_HUB__BEAT": "0.2"}
-    first, one = programs.hub(TCP, **lease)
-    _, two = programs.hub(TCP, **lease)
-    worker = programs.start(
-        "worker", "--address", one, "--address", two, "--concurrency", "1", "--json", env=lease
-    )
-    assert worker.ready()["address"] in {one, two}, "it serves both, and names the first that welcomes it"
-    with Mesh([one, two], config={"hub": {"lease": 2, "beat": 0.2}}) as mesh:
-        assert mesh.submit(workload.add, 1, 2).result(20) == 3
-        first.kill()
-        futures = [mesh.submit(workload.add, n, 1) for n in range(100)]
-
-        assert [future.result(45) for future in futures] == list(range(1, 101))
-    status = rows(programs.run("status", "--address", two, "--json"))
-    assert status["finished"] == 100
-
-
 def test_a_cap_above_the_memory_that_there_is_is_refused_with_the_cure(programs: Programs):
     """V4, K1."""
     outcome = programs.run("hub", "--bind", TCP, env={"TASKMESH_HUB__MAX_BYTES": "900000GiB"})
