@@ -23,9 +23,11 @@ PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchm
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 LEVEL  := $(PYTEST) $(addprefix --ignore=tests/,$(PLATFORM))
+TWO    := -n $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 2 ] || n=2; echo $$n)
+NEVER  := not soak and not nightly and not bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test unit integration faults platform test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
+.PHONY: help demo demo-spark test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -36,27 +38,38 @@ demo: $(RUN)     ## Read the standard library with the mesh and report on it (ex
 demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
 	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
 
-test: unit integration faults platform  ## All tests
+test: unit smoke  ## What a change must pass first: needs no more than make and Python, takes eight minutes at most
 
-unit: $(DEV)     ## The pure machines, the wire, the client and the command line without processes: a minute or so
-	$(LEVEL) $(addprefix --ignore=tests/,$(BEYOND)) -m "unit and not bench"
+unit: $(DEV)     ## The pure machines, 200 simulated mishaps, the wire, the client, the command line: starts no process
+	$(LEVEL) $(addprefix --ignore=tests/,$(BEYOND)) -m "unit and $(NEVER)" $(TWO) --dist worksteal
 
-integration: $(REDIS)  ## Real processes and sockets: slots, hub and pools, the programs, the examples, attacks; more seeds
-	$(LEVEL) -m "integration and not soak and not bench"
+smoke: $(DEV)    ## Each promise, command and page once, with real processes and sockets
+	$(PYTEST) -m smoke $(TWO) --dist loadfile $$(grep -rl --include='test_*.py' 'mark\.smoke' tests)
+
+test-all: integration faults test-helm test-spark  ## All the rest that .ci/run runs: Redis, faults, attacks, the chart, containers, Spark
+
+integration: $(REDIS)  ## Slots, hub and pools, the programs, the examples, attacks
+	$(LEVEL) -m "integration and not smoke and $(NEVER)" $(TWO) --dist loadfile
 
 faults: $(HOSTS) $(REDIS)  ## Processes that are killed and stopped, networks that are cut: by a proxy, and between hosts made of network namespaces
-	$(LEVEL) -m "fault and not soak and not bench"
-
-platform: test-helm test-kube test-spark  ## Spark, the chart, containers, a cluster
+	$(LEVEL) -m "fault and not smoke and $(NEVER)" $(TWO) --dist loadfile
 
 test-helm: $(CHART) $(BOX) $(REDIS)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
-	$(PYTEST) -m "not soak and not bench" tests/helm tests/containers
-
-test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler and kubelet, built once (some minutes more)
-	$(PYTEST) -m "not soak and not bench" tests/kube
+	$(PYTEST) -m "$(NEVER)" $(TWO) --dist loadfile tests/helm tests/containers
 
 test-spark: $(SPARK) $(REDIS)  ## The Spark bridge: real PySpark, a real hub and pools
-	$(PYTEST) -m "not soak and not bench" tests/spark
+	$(PYTEST) -m "$(NEVER)" $(TWO) --dist loadfile tests/spark
+
+test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler and kubelet, built once (some minutes more)
+	$(PYTEST) -m "$(NEVER)" tests/kube
+	.ci/cluster-inputs >tests/kube/passed
+
+nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster
+	$(LEVEL) -m nightly $(TWO) --dist worksteal
+	$(MAKE) simulate fuzz
+	$(BIN)/python -m tests.chaos --seconds 1200
+	$(LEVEL) -m soak
+	$(MAKE) test-kube
 
 test-pythons:    ## unit, integration and faults on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
 	.ci/pythons $(SUITES)
@@ -73,12 +86,12 @@ types: $(DEV)    ## mypy on the package, mypy and basedpyright on what a user's 
 	$(BIN)/mypy
 	$(PYTEST) -q tests/typing
 
-check: lint types test  ## What .ci/run runs
+check: lint types test test-all  ## What .ci/run runs
 
 simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them, others each time; START=N plays those from N on
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(START),--start $(START))
 
-fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
+fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test-all` tries
 	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 -o faulthandler_timeout=0 tests/fuzz
 
 soak: $(HOSTS) $(REDIS)  ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)

@@ -31,9 +31,11 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by these marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     for item in items:
         item.add_marker(level_of(item))
+        if item.function.__module__ != item.module.__name__:  # imported: its own module shows it already
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "smoke"]
 
 
 def pytest_collection_finish() -> None:

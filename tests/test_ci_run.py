@@ -14,9 +14,9 @@ from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
 
-RUN = Path(__file__).parents[1] / ".ci" / "run"
+CI = Path(__file__).parents[1] / ".ci"
 MAKEFILE = """
-.venv/ready-dev types test:
+.venv/ready-dev types test test-all test-kube:
 	@true
 lint:
 	@{lint}
@@ -32,10 +32,13 @@ def started(tmp_path):
     require(bool(shutil.which("make") and shutil.which("bash") and shutil.which("setsid")), "make and bash")
     runs = []
 
-    def start(lint, build):
-        (tmp_path / ".ci").mkdir()
-        (tmp_path / ".venv").mkdir()
-        shutil.copy(RUN, tmp_path / ".ci" / "run")
+    def start(lint, build, tested="no cluster yet"):
+        for folder in (".ci", ".venv", "tests/kube"):
+            (tmp_path / folder).mkdir(parents=True)
+        shutil.copy(CI / "run", tmp_path / ".ci" / "run")
+        (tmp_path / ".ci" / "cluster-inputs").write_text("#!/bin/sh\necho what there is\n")
+        (tmp_path / ".ci" / "cluster-inputs").chmod(0o755)
+        (tmp_path / "tests/kube/passed").write_text(f"{tested}\n")
         (tmp_path / "Makefile").write_text(MAKEFILE.format(lint=lint, build=build))
         environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with (tmp_path / "told").open("w") as told:
@@ -86,7 +89,7 @@ def name(process):
 @pytest.mark.parametrize(
     ("lint", "status", "told"),
     [
-        ("true", 0, ["lint: passed", "types: passed", "test: passed"]),
+        ("true", 0, ["lint: passed", "types: passed", "test: passed", "test-all: passed"]),
         ("false", 1, ["lint: failed (2)", "types: passed", "test: passed", "failed: lint"]),
     ],
 )
@@ -95,3 +98,10 @@ def test_every_phase_is_told_and_a_failed_one_fails_it(started, tmp_path, lint, 
 
     text = (tmp_path / "told").read_text()
     assert [line for line in told if line not in text] == []
+
+
+@pytest.mark.parametrize(("tested", "runs"), [("what there was", True), ("what there is", False)])
+def test_the_cluster_is_tried_when_the_chart_or_the_images_have_changed(started, tmp_path, tested, runs):
+    assert started("true", "true", tested).wait(20) == 0
+
+    assert ("test-kube: passed" in (tmp_path / "told").read_text()) == runs

@@ -1,5 +1,6 @@
-"""Promises on the pages of docs/ name the tests that show them; these are there."""
+"""Promises on the pages of docs/ name the tests that show them: these exist; `make test` runs one of each."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -34,3 +35,49 @@ def test_every_test_of_a_row_is_named_in_it():
 
     assert shown
     assert shown <= named
+
+
+PURE = ("tests/core/", "tests/client/")
+"""Folders of unit tests, all of which `make test` runs."""
+CLUSTER = "Kubernetes"
+"""A row that begins with it needs a cluster: `make test-kube`."""
+
+
+def promises() -> list[tuple[str, str]]:
+    """Every row of docs/guarantees.md that says what shows it: the fault and the last cell."""
+    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\|.*shown by \|\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    lines = [line.split("|") for table in tables for line in table.splitlines()]
+    found = [(cells[1].strip(), cells[-2].strip()) for cells in lines]
+    return [(fault, cell) for fault, cell in found if cell != "-"]  # that row promises nothing
+
+
+def smoke_tests() -> frozenset[str]:
+    """Every test function that is marked, itself or one of its cases."""
+    return frozenset(
+        one.name
+        for path in python_files("tests")
+        for one in functions(path)
+        if any("mark.smoke" in ast.unparse(decorator) for decorator in one.decorator_list)
+    )
+
+
+def is_quick(cell: str) -> bool:
+    """Whether `make test` runs a test that the cell names: by a fault, an attack, or a path."""
+    faults = re.findall(r"\bF(\d\d)\b", cell)
+    attacks = re.findall(r"\b(A\d+)\b", cell)
+    named = {name for attack in attacks for _, name in rows()[attack]}
+    found = {name for name in smoke_tests() for number in faults if f"_F{number}_" in name}
+    paths = [f"{path}.py".replace(".py.py", ".py") for path in re.findall(r"\btests/[\w/]+(?:\.py)?", cell)]
+    return bool(found or named & smoke_tests()) or any(
+        path.startswith(PURE) or "mark.smoke" in (ROOT / path).read_text(encoding="utf-8")
+        for path in paths
+        if (ROOT / path).is_file()
+    )
+
+
+def test_every_guarantee_is_shown_once_by_make_test():
+    found = promises()
+
+    assert len(found) > 30
+    assert [fault for fault, cell in found if not fault.startswith(CLUSTER) and not is_quick(cell)] == []

@@ -1,10 +1,10 @@
-"""One short episode in every run; `make chaos` plays longer ones, from other seeds."""
+"""One short episode from a fixed seed; `make chaos` plays longer ones, from other seeds."""
 
 import pytest
 
 from tests.chaos.episode import Episode
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
 
 SEED = 2
 SECONDS = 15

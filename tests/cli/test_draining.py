@@ -38,7 +38,9 @@ def drain_by(way: str, programs: Programs, worker: Program, address: str) -> Non
             assert programs.run("drain", "--http", side).stdout == f"draining {side}\n"
 
 
-@pytest.mark.parametrize("way", ["signal", "terminal", "hub", "port", "command"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("signal", marks=pytest.mark.smoke), "terminal", "hub", "port", "command"]
+)
 def test_unstarted_work_goes_back_running_work_ends_and_exit_is_0(programs, tmp_path, way):
     address = programs.hub(TCP)[1]
     leaving = programs.worker(address, "--name", "leaving", *HTTP)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("processes")
 WORK = "tests.net.workload"
 
 
+@pytest.mark.smoke
 def test_a_submitted_function_prints_its_result(shared_programs, address):
     outcome = shared_programs.run("submit", f"{WORK}:add", "1", "b=2", "--address", address)
 
@@ -110,6 +111,7 @@ def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(shared_programs):
         assert 0 < min(row["seconds"] for row in found if row["pool"] == pool) < 0.2
 
 
+@pytest.mark.smoke
 def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(shared_programs):
     hub = shared_programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--log-level", "debug", "--json")
     address = hub.ready()["gateway"]
@@ -206,6 +208,7 @@ def test_what_a_task_waits_for_is_told_once(shared_programs, address, tmp_path):
     assert as_json.errors.count("no pool serves") == 1
 
 
+@pytest.mark.smoke
 def test_status_counts_tasks_pools_and_clients(shared_programs, address):
     def idle() -> list[str]:
         outcome = shared_programs.run("status", "--address", address)
@@ -226,6 +229,7 @@ def test_pools_are_listed(shared_programs, address):
     assert (pool["pool"], pool["slots"], pool["queues"], pool["state"]) == ("steady", 1, ["default"], "ready")
 
 
+@pytest.mark.smoke
 def test_tasks_on_their_way_are_listed_and_cancelled(shared_programs, address, tmp_path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(address) as mesh:
@@ -375,6 +379,7 @@ def test_under_nohup_a_terminal_that_closes_is_no_matter(shared_programs: Progra
         assert hub.wait(END_S) == 0
 
 
+@pytest.mark.smoke
 def test_up_is_hub_and_pool_in_one(shared_programs: Programs):
     (shared_programs.folder / "ours.py").write_text("def answer():\n    return 42\n")
     program = shared_programs.start(

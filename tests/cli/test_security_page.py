@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.harness.program import ROOT
 from tests.harness.programs import Programs
 
@@ -14,6 +16,7 @@ def five_commands() -> list[str]:
     return block.splitlines()
 
 
+@pytest.mark.smoke
 def test_the_five_commands_of_the_page_make_a_mesh_with_keys(programs: Programs):
     commands = five_commands()
     for line in commands:

@@ -30,6 +30,7 @@ def side_of(program: Program) -> str:
     return found.group()
 
 
+@pytest.mark.smoke
 def test_a_hub_and_a_worker_tell_their_probes_and_figures(programs: Programs, tmp_path: Path):
     hub = programs.start("hub", "--bind", TCP, *HTTP, "--json")
     address = hub.ready()["gateway"]

@@ -119,6 +119,7 @@ def test_every_example_has_a_row_and_at_most_90_lines() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > 90} == {}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", sorted(RUNS))
 def test_example_when_run_ends_well_and_says_what_it_did(name: str) -> None:
     arguments, expected = RUNS[name]

@@ -45,6 +45,7 @@ def settings_of_the_table() -> dict[str, dict[str, object]]:
     return sections
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_python_of_a_page_runs_as_pasted_and_prints_what_its_comments_say(name: str, tmp_path: Path) -> None:
     told = re.findall(r"^ *print\(.*\) +# (.+)$", PROGRAMS[name], re.MULTILINE)

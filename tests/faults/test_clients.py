@@ -31,7 +31,9 @@ def _idle(client):
     return status["accepted"] == status["finished"] and not sum(status["tasks"].values())
 
 
-@pytest.mark.parametrize("how", ["leave-when-accepted", "exit-when-accepted", "detach"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("leave-when-accepted", marks=pytest.mark.smoke), "exit-when-accepted", "detach"]
+)
 def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, tmp_path, how):
     """V3: also when it ends as programs do, without having closed its mesh: that cancelled them all."""
     cluster.start_hub()
@@ -51,6 +53,7 @@ def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, t
     assert len(verdict.executions) == TASKS
 
 
+@pytest.mark.smoke
 def test_a_hub_that_ends_says_how_many_tasks_it_leaves_behind(cluster, connect, tmp_path):
     """V3d, K2: 78 of 80 tasks of a client that had left were gone, without a word."""
     hub = cluster.start_hub()
@@ -113,6 +116,7 @@ def test_F18_client_exits_with_tasks_that_are_bound_to_it(cluster, connect, gate
     assert worker.alive
 
 
+@pytest.mark.smoke
 def test_F19_client_too_slow_for_its_results(cluster, connect, tmp_path):
     cap = 24 << 20
     hub = cluster.start_hub({"TASKMESH_CLIENT__MAX_BYTES": str(cap)})

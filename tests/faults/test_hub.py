@@ -37,6 +37,7 @@ def halfway(cluster: Cluster, connect, gates) -> tuple[Program, Client, Gate, li
     return hub, client, gate, held
 
 
+@pytest.mark.smoke
 def test_F11_hub_killed_and_restarted(cluster, halfway):
     hub, client, gate, held = halfway
     hub.kill()
@@ -53,6 +54,7 @@ def test_F11_hub_killed_and_restarted(cluster, halfway):
     assert all(client.futures[index].attempt == 1 for index in held), "what ran went on running"
 
 
+@pytest.mark.smoke
 def test_F11_hub_and_client_killed_together(cluster, connect, gates, tmp_path):
     """The pools tell the hub that comes back which tasks were bound to the client."""
     hub = cluster.start_hub()
@@ -80,6 +82,7 @@ def test_F11_hub_and_client_killed_together(cluster, connect, gates, tmp_path):
     assert [entry.kind for entry in log.entries()] == ["start"] * SLOTS, "none ended, and no other started"
 
 
+@pytest.mark.smoke
 def test_F15_hub_frozen_for_two_leases(halfway):
     hub, client, gate, _ = halfway
     hub.stop()

@@ -12,6 +12,7 @@ TASKS = 4000
 RESETS = 20
 
 
+@pytest.mark.smoke
 def test_F20_connections_reset_twenty_times(cluster, connect, gates):
     require(can_reset(), "the right to take a child's descriptors (pidfd_getfd): run as root or with ptrace")
     hub = cluster.start_hub()

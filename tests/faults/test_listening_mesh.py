@@ -115,6 +115,7 @@ def connect(cluster: ListeningCluster, tmp_path: Path) -> Iterator[Callable[...,
         yield open_one
 
 
+@pytest.mark.smoke
 def test_a_program_that_is_killed_takes_nothing_down_and_its_pools_serve_the_next_one(
     cluster, connect, tmp_path
 ):

@@ -25,6 +25,7 @@ RAISED = {
 """Every exception comes back as itself if there is any way."""
 
 
+@pytest.mark.smoke
 def test_F43_bad_objects(cluster, connect):
     cluster.start_hub()
     cluster.start_workers(2)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.fault
 TASKS = 2000
 
 
+@pytest.mark.smoke
 def test_F02_supervisor_killed(cluster, connect, gates):
     cluster.start_hub()
     victim, _ = cluster.start_workers(2, slots=4)
@@ -91,6 +92,7 @@ def test_F04_all_pools_killed_and_none_for_two_leases(cluster, connect):
     assert verdict.ended == {"ok": TASKS}, "nothing is DEAD: a killed pool is not its tasks' fault"
 
 
+@pytest.mark.smoke
 def test_F05_rolling_restart_by_sigterm(cluster, connect):
     cluster.start_hub()
     workers = cluster.start_workers(3)
@@ -134,6 +136,7 @@ def test_F06_drain_cut_short_by_sigkill(cluster, connect, gates):
     assert held in client.started_in(slots)
 
 
+@pytest.mark.smoke
 def test_F07_supervisor_frozen_for_half_a_lease(cluster, connect):
     cluster.start_hub()
     victim, _ = cluster.start_workers(2)
@@ -153,6 +156,7 @@ def test_F07_supervisor_frozen_for_half_a_lease(cluster, connect):
     client.assert_clean(repeated=[])
 
 
+@pytest.mark.smoke
 def test_F08_pool_frozen_for_two_leases(cluster, connect, gates):
     cluster.start_hub()
     victim = cluster.start_worker("pool-0", slots=2)

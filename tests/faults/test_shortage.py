@@ -89,6 +89,7 @@ def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster,
         assert worker.alive
 
 
+@pytest.mark.smoke
 def test_F40_no_process_for_a_slot(cluster, connect, gates):
     require(is_available("pids"), "a pids cgroup that we may write to: run as root")
     with group_of("pids") as group, closing(cluster.programs):
@@ -121,6 +122,7 @@ def test_F40_no_process_for_a_slot(cluster, connect, gates):
         assert Path(f"/proc/{worker.pid}").exists()
 
 
+@pytest.mark.smoke
 def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
     """V4, K1: arguments of more bytes than its container has; a hub that is killed gets them all again."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")

@@ -21,6 +21,7 @@ from tests.harness.waiting import wait_until
 pytestmark = pytest.mark.fault
 
 
+@pytest.mark.smoke
 def test_F01_slot_killed_mid_task(embedded, gates):
     client, gate = embedded(workers=2), gates()
     client.submit_ordinary(700)
@@ -38,6 +39,7 @@ def test_F01_slot_killed_mid_task(embedded, gates):
     assert client.restarted(victim) - killed < 1.0
 
 
+@pytest.mark.smoke
 def test_F09_slot_frozen(embedded, gates):
     client, gate = embedded(workers=2), gates()
     client.submit_ordinary(100)  # its slots have imported the workload: the limit is for the tasks alone
@@ -61,6 +63,7 @@ def test_F09_slot_frozen(embedded, gates):
     wait_until(lambda: not any(map(exists, frozen)), 2)
 
 
+@pytest.mark.smoke
 def test_F10_task_holds_the_gil(cluster, connect):
     cluster.start_hub()
     worker = cluster.start_worker("pool", slots=3)
@@ -104,6 +107,7 @@ def test_F10_task_holds_the_gil_while_its_children_wait(cluster, connect, gates)
     assert verdict.ended == {"ok": 1}
 
 
+@pytest.mark.smoke
 def test_F38_address_space_limit(cluster, connect):
     cluster.start_hub()
     worker = cluster.start_worker("pool", slots=2, prepare=lambda: _limit_address_space(2 << 30))
@@ -163,6 +167,7 @@ def _limit_address_space(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "deed",
     [

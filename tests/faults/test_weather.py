@@ -64,7 +64,10 @@ def test_F20_connections_reset_twenty_times_with_keys(cluster, connect, weather,
     client.assert_clean()
 
 
-@pytest.mark.parametrize("forgotten", [False, True], ids=["healed", "forgotten"])
+@pytest.mark.parametrize(
+    "forgotten",
+    [pytest.param(False, id="healed", marks=pytest.mark.smoke), pytest.param(True, id="forgotten")],
+)
 def test_F21_half_open(cluster, connect, weather, forgotten):
     """Nothing passes either way; afterwards the links live on, or the network has forgotten them."""
     cluster.start_hub()
@@ -85,7 +88,7 @@ def test_F21_half_open(cluster, connect, weather, forgotten):
     client.assert_clean()
 
 
-@pytest.mark.parametrize("direction", [UP, DOWN])
+@pytest.mark.parametrize("direction", [pytest.param(UP, marks=pytest.mark.smoke), DOWN])
 def test_F22_one_way_partition(cluster, connect, weather, direction):
     cluster.start_hub()
     proxy = weather()
@@ -102,6 +105,7 @@ def test_F22_one_way_partition(cluster, connect, weather, direction):
     client.assert_clean()
 
 
+@pytest.mark.smoke
 def test_F23_flapping_link(cluster, connect, weather):
     cluster.start_hub()
     proxy = weather()
@@ -126,6 +130,7 @@ def test_F23_flapping_link(cluster, connect, weather):
     client.assert_clean()
 
 
+@pytest.mark.smoke
 def test_F25_latency_of_200_ms_and_links_that_overtake_each_other(cluster, connect, weather):
     cluster.start_hub(UNHURRIED)
     proxy = weather()
@@ -159,6 +164,7 @@ def test_F26_bandwidth_of_1_mbit_and_payloads_of_1_mb(cluster, connect, weather)
     assert set(client.verdict().executions) == client.started_in(far.slots())
 
 
+@pytest.mark.smoke
 def test_F27_a_client_that_reads_a_drip(cluster, connect, weather):
     hub = cluster.start_hub()
     proxy = weather()
@@ -178,7 +184,9 @@ def test_F27_a_client_that_reads_a_drip(cluster, connect, weather):
     brisk.assert_clean(repeated=[])
 
 
-@pytest.mark.parametrize(("chance", "batch", "size"), [(1e-5, 200, 1024), (1e-4, 20, 0)])
+@pytest.mark.parametrize(
+    ("chance", "batch", "size"), [(1e-5, 200, 1024), pytest.param(1e-4, 20, 0, marks=pytest.mark.smoke)]
+)
 def test_F28_byte_flips(cluster, connect, weather, ring, chance, batch, size):
     """With keys no spoilt byte gets anywhere: its link is dropped, and what was under way goes again."""
     cluster.start_hub()
@@ -218,6 +226,7 @@ def test_F28_links_that_libzmq_gives_up_are_dialled_anew(cluster, connect, weath
     client.assert_clean()
 
 
+@pytest.mark.smoke
 def test_F29_the_address_belongs_to_another_hub_for_a_while(cluster, connect, weather):
     """Its pool works there, with nothing of the one before; then it comes back to the first one."""
     first = cluster.start_hub()

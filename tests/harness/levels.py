@@ -16,7 +16,6 @@ INTEGRATION = {"conformance", "net", "sockets"}
 LONG = {
     "tests/fuzz/test_machines.py",
     "tests/simulation/test_guards.py",
-    "tests/simulation/test_seeds.py",
     "tests/simulation/test_small_bounds.py",
 }
 """Pure, but with more seeds than anybody waits for after each change: integration tests, too."""

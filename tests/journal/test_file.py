@@ -119,6 +119,7 @@ def test_a_log_that_was_cut_off_ends_with_a_whole_transaction(path: Path, tmp_pa
     assert len(numbers) > 10
 
 
+@pytest.mark.smoke
 def test_pages_of_the_log_that_never_reached_the_disk_take_only_what_came_after_the_sync(
     path: Path, tmp_path: Path
 ):

@@ -106,6 +106,7 @@ def test_with_keys_it_is_the_same_users_task_whose_result_it_has_signed(
             keyed_one.result(END_S)
 
 
+@pytest.mark.smoke
 def test_the_hub_is_restarted(cluster: Cluster, tmp_path: Path):
     with cluster.mesh() as mesh, cluster.mesh() as other:
         task = held(mesh, tmp_path)

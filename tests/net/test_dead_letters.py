@@ -31,6 +31,7 @@ def dead(cluster: Cluster, *words: str) -> object:
     return json.loads(told.stdout)
 
 
+@pytest.mark.smoke
 def test_a_letter_is_shown_and_run_again_by_the_next_hub(cluster, settings, tmp_path: Path):
     gate = tmp_path / "gate"
     with cluster.mesh() as mesh:

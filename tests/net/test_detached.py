@@ -40,6 +40,7 @@ def left_behind(cluster: Cluster, keep: float = 60.0) -> str:
     return client.text().strip()
 
 
+@pytest.mark.smoke
 def test_the_client_exits_and_others_fetch_the_outcome_as_often_as_they_like(cluster):
     task_id = left_behind(cluster)
     cluster.start_worker("first")
@@ -121,6 +122,7 @@ def test_without_a_journal_durable_tasks_are_refused_with_the_cure(cluster):
     assert "start that with --journal" in str(error)
 
 
+@pytest.mark.smoke
 def test_an_embedded_mesh_leaves_tasks_to_the_next_one_with_its_journal(tmp_path: Path):
     journal, log, gate = (str(tmp_path / name) for name in ("tasks.journal", "log", "gate"))
     with Mesh(workers=1, journal=journal) as mesh:

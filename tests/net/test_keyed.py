@@ -63,6 +63,7 @@ def free_range() -> str:
     return f"{first}-{first + 20}"
 
 
+@pytest.mark.smoke
 def test_beyond_loopback_without_keys_nothing_listens(programs: Programs):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -195,6 +196,7 @@ def test_operators_do_not_submit(keyed: Cluster):
 # --- revocation -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Cluster, tmp_path: Path):
     """V11c: nor does anything of it start any more that waits at the hub."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
@@ -217,6 +219,7 @@ def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Cluster, tmp_path: 
         revoked.close(cancel=True)
 
 
+@pytest.mark.smoke
 def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Cluster, tmp_path: Path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with keyed.mesh() as mesh:

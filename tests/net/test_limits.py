@@ -106,6 +106,7 @@ def test_what_is_no_limit():
             mesh.with_options(limit=Limit("x", concurrency=1, by=by)).submit(workload.echo, 1)
 
 
+@pytest.mark.smoke
 def test_w28_w29_permits_come_back_when_pools_and_hubs_die(programs: Programs):
     cluster = Cluster(programs)
     cluster.start_hub(env=ENVIRONMENT)

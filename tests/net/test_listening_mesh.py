@@ -50,6 +50,7 @@ def test_a_worker_dials_the_program(mesh: Mesh, programs: Programs):
     assert [pool["pool"] for pool in mesh.status()["pools"]] == ["far"]
 
 
+@pytest.mark.smoke
 def test_slots_here_and_pools_elsewhere_work_side_by_side(place: str, programs: Programs, tmp_path: Path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(bind=TCP, workers=1, hub=place) as mesh:
@@ -72,6 +73,7 @@ def test_queues_and_tags_may_be_those_of_a_pool_elsewhere(mesh: Mesh, programs: 
     assert future.result(WAIT_S) == 3
 
 
+@pytest.mark.smoke
 def test_other_clients_and_commands_dial_it_too(mesh: Mesh, programs: Programs):
     programs.worker(mesh.address, "--name", "far")
     with Mesh(mesh.address) as other:

@@ -167,6 +167,7 @@ def in_a_thread(count: int) -> int:
     return found[0]
 
 
+@pytest.mark.smoke
 def test_a_task_waits_for_tasks_of_its_own(mesh):
     assert squares.submit(50).result(WAIT_S) == sum(n * n for n in range(50))
 

@@ -67,7 +67,7 @@ def results_of(mesh: Mesh, *, ordered: bool) -> Iterator[int]:
     return (item for item, _ in mesh.pipe(items, QUICK, QUICK, SLOW, buffersize=200, ordered=ordered))
 
 
-@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("ordered", [pytest.param(True, marks=pytest.mark.smoke), False])
 def test_the_hub_is_killed_and_each_result_comes_once(cluster: Cluster, ordered: bool):
     with cluster.mesh() as mesh:
         results = results_of(mesh, ordered=ordered)

@@ -81,6 +81,7 @@ class LyingHub(Program):
         super().__init__(folder, "lying", [str(script), lie, str(folder / "evil"), *arguments])
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("lie", ["payload", "unsigned", "replayed", "function", "result"])
 def test_a_hub_that_lies_gets_nothing_run_and_nothing_unpickled(
     programs: Programs, ring: Ring, tmp_path: Path, lie: str

@@ -239,6 +239,7 @@ def test_with_keys_values_of_programs_and_tasks_are_verified(programs: Programs,
         assert (future.result(WAIT_S), pump.result(WAIT_S)) == (None, 1)
 
 
+@pytest.mark.smoke
 def test_a_hub_that_dies_loses_no_value_and_each_comes_once(cluster: Cluster):
     cluster.start_hub()
     with Mesh(cluster.address, **OVERRIDES) as mesh, mesh.sink(THERE, credit="1KiB") as sink:

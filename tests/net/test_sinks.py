@@ -182,6 +182,7 @@ class Consumers:
         return Counter(index for log in self.logs for index in got(log))
 
 
+@pytest.mark.smoke
 def test_w53_three_consumers_one_killed_one_frozen(programs: Programs, tmp_path: Path):
     """Each outcome is seen at least once, and only what they had not acknowledged twice."""
     cluster = Cluster(Programs(made(tmp_path / "mesh"), ENVIRONMENT))
@@ -229,6 +230,7 @@ def test_w53_nobody_is_there(programs: Programs, tmp_path: Path):
             take(consumer, 200, [])
 
 
+@pytest.mark.smoke
 def test_a_hub_that_dies_loses_nothing_that_was_not_acknowledged(programs: Programs, tmp_path: Path):
     cluster = Cluster(Programs(made(tmp_path / "mesh"), ENVIRONMENT))
     try:

@@ -55,7 +55,12 @@ STABLE = [
 ]
 
 
-@pytest.mark.parametrize("value", STABLE, ids=lambda value: repr(value)[:30])
+def name_of(value):
+    """Name a case without an address: both workers of xdist have to find the same names."""
+    return value.__name__ if isinstance(value, types.FunctionType) else repr(value)[:30]
+
+
+@pytest.mark.parametrize("value", STABLE, ids=name_of)
 def test_an_unchanged_value_is_seen_without_pickling(value):
     fn, cell = with_cell(value)
     print_ = Fingerprint(fn)
@@ -79,7 +84,7 @@ def test_an_unchanged_value_is_seen_without_pickling(value):
         ([1], lambda value: value.__setitem__(0, True)),
         ([0.0], lambda value: value.__setitem__(0, -0.0)),
     ],
-    ids=lambda value: repr(value)[:30],
+    ids=name_of,
 )
 def test_a_change_in_place_is_seen(value, change):
     fn, _ = with_cell(value)

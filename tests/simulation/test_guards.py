@@ -8,6 +8,8 @@ from tests.simulation.guards import GUARDS
 from tests.simulation.simulation import SimulationFailure, World
 from tests.simulation.sink_guards import SINK_GUARDS
 
+pytestmark = pytest.mark.nightly
+
 SECONDS = 60.0
 SEEDS = 400
 

@@ -79,6 +79,7 @@ def test_wrong_values_are_told_with_what_was_expected(read, capsys):
     assert "whole number of slots" in capsys.readouterr().err
 
 
+@pytest.mark.smoke
 def test_the_ready_line_tells_pool_slots_and_hub(programs: Programs):
     address = programs.hub()[1]
     worker = programs.worker(address, "--name", "mine", "--queues", "a,b", "--tags", "gpu", slots=2)

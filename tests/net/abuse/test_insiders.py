@@ -53,6 +53,7 @@ def kinds(union: object) -> tuple[type, ...]:
 EVERYTHING = (*kinds(m.ClientMessage), *kinds(m.ToClient), *kinds(m.PoolMessage), *kinds(m.ToPool))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("role", "closed"),
     [
@@ -71,6 +72,7 @@ def test_A05_a_role_s_key_opens_no_socket_of_another(
             monitor.wait_for(EventKind.HANDSHAKE_FAILED_AUTH, 5)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("role", ["client", "operator", "worker"])
 def test_A05_a_role_says_what_it_may_and_nothing_else_counts(keyed: Cluster, meet: Meet, role: str):
     """Every type of message, from every role, at the socket that this role may use."""
@@ -150,6 +152,7 @@ def test_A08_lengths_depths_and_numbers_that_are_bombs(keyed: Cluster, meet: Mee
         assert [row["name"] for row in mesh.status()["clients"] if len(row["name"]) > 1024] == []
 
 
+@pytest.mark.smoke
 def test_A09_no_pool_answers_for_another(keyed: Cluster, false_pool: FalsePool, tmp_path: Path):
     """Of another's task: results and failures, of this and of later attempts, in any session and epoch."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
@@ -273,6 +276,7 @@ def test_A10_messages_said_again_are_heard_once(keyed: Cluster, meet: Meet, tmp_
     assert words(tmp_path / "journal") == ["once"]
 
 
+@pytest.mark.smoke
 def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Cluster, meet: Meet):
     """An id's first half is the session's, which belongs to a key; the other's claim to it is refused."""
     spec = Spec(b"no function", "none", queue="nobody")
@@ -313,6 +317,7 @@ def test_A12_an_inventory_of_a_million_tasks(keyed: Cluster, false_pool: FalsePo
             siege.work()
 
 
+@pytest.mark.smoke
 def test_A13_more_tasks_than_a_client_may_have(programs: Programs, ring: Ring):
     """They wait in its own process; what it says beyond that is BUSY, and the hub keeps nothing of it."""
     programs.env |= {"TASKMESH_CLIENT__MAX_PENDING": "1000"}

@@ -73,6 +73,7 @@ def test_A17_a_kept_result_that_was_changed_is_refused_by_the_client(keyed, jour
     assert words(Path(log)) == ["k", "l"], "neither ran again"
 
 
+@pytest.mark.smoke
 def test_A17_a_hub_unpickles_nothing_and_refuses_what_is_no_entry(programs, journal, tmp_path):
     marker = tmp_path / "unpickled"
     cluster = Cluster(programs)

@@ -42,6 +42,7 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "unpickled"
 
 
+@pytest.mark.smoke
 def test_A15_a_hub_unpickles_nothing_that_comes_to_it(keyed: Cluster, meet: Meet, marker: Path):
     bomb = pickle.dumps(Bomb(marker))
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))

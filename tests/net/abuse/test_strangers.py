@@ -41,6 +41,7 @@ def test_A01_garbage_on_a_million_connections(keyed: Cluster):
         throw_garbage(siege, Endpoints.of(keyed.address), 1_000_000)
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(120)
 def test_A02_half_handshakes_at_the_limit_of_files(cluster: Cluster, ring: Ring):
     def few_files() -> None:
@@ -99,6 +100,7 @@ def outsider(ring: Ring, role: str, what: str) -> str:
     return folder
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("what", KEYS)
 def test_A04_no_key_but_a_good_one_gets_a_task_or_an_answer(keyed: Cluster, tmp_path: Path, what: str):
     """Every socket denies it within five seconds, and no task ever reaches the worker that has it."""

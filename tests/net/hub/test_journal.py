@@ -30,7 +30,9 @@ with Mesh(address=sys.argv[1]) as mesh:
 """
 
 
-@pytest.fixture(params=["file", "file strict", "redis", "redis strict"])
+@pytest.fixture(
+    params=[pytest.param("file", marks=pytest.mark.smoke), "file strict", "redis", "redis strict"]
+)
 def settings(tmp_path: Path, request: pytest.FixtureRequest, processes: None) -> Iterator[dict[str, str]]:
     """The hub's settings, in the environment."""
     kind, _, strict = request.param.partition(" ")

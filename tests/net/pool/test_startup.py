@@ -118,6 +118,7 @@ def test_a_worker_without_descriptors_to_begin_with_says_so_in_one_line(monkeypa
     assert line.startswith("taskmesh: slots cannot be started here: [Errno 24] Too many open files. Raise")
 
 
+@pytest.mark.smoke
 def test_a_worker_ends_with_exit_code_1(programs: Programs, fatal: Path):
     _, address = programs.hub()
     code = (
@@ -142,6 +143,7 @@ def test_a_hub_with_a_pool_ends_likewise(programs: Programs, fatal: Path):
     assert "no slot could be started within" in outcome.stderr
 
 
+@pytest.mark.smoke
 def test_a_hub_process_that_is_killed_ends_its_mesh(monkeypatch):
     others = psutil.Process().children()
     mesh = Mesh(hub="process", workers=1)
