@@ -32,8 +32,14 @@ NEVER  := not soak and not nightly and not bench
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
-	$(BIN)/python examples/01_*.py
+demo:            ## Read part of the standard library with the mesh, kill a worker halfway, and report (examples/01): a minute
+	@echo "One decorated function reads 500 files of Python's standard library, a task a file, in a worker process"
+	@echo "for each core. Halfway one of these processes is killed, as the kernel does when memory runs out. Then one"
+	@echo "process does the same work alone, and both answers are compared. The program has 90 lines:"
+	@echo "examples/01_stdlib_survey.py. What it needs is installed first, into .venv (half a minute, once)."
+	@echo
+	@$(MAKE) --no-print-directory $(RUN)
+	@$(BIN)/python examples/01_stdlib_survey.py --limit 500
 
 demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
 	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
@@ -100,7 +106,7 @@ soak: $(HOSTS) $(REDIS)  ## The fault tests on real processes, TIMES=30 times ea
 chaos: $(DEV)    ## Random faults of a hub, pools and clients, from a new seed; CHAOS_ARGS="--seed 7 --episodes 20 --gentle"
 	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
-bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the README's table
+bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the table of benchmarks/README.md
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.readme
 

@@ -27,9 +27,11 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
             r"longest +│ \d+ lines, \d+ paths",
             r"most complex +│ \d+ lines, \d+ paths",
             r"mesh +│ \d+\.\d s, \d+\.\d s of CPU +│ [\d,]+ files/s",
-            r"one core +│ \d+\.\d s, \d+\.\d s of CPU",
-            r"Worker process \d+ was killed halfway: all 60 answers came, the same as on one core",
-            r"\d+\.\d\d times one core",
+            r"one process +│ \d+\.\d s, \d+\.\d s of CPU",
+            r"Worker process \d+ was killed halfway",
+            r"Same answer as one process, nothing lost: 60 of 60 files",
+            r"Processor time: \d+\.\d s in one process, \d+\.\d s in each of 2 workers:",
+            r"\d+\.\d\d times the speed of one process",
         ],
     ),
     "02_raw_pipeline.py": ([], [r"17984 primes below 200000, counted by 2 workers in 200 pieces"]),
@@ -133,8 +135,9 @@ def test_example_when_run_ends_well_and_says_what_it_did(name: str) -> None:
 def test_survey_names_the_longest_function_that_another_count_finds() -> None:
     library = Path(sysconfig.get_path("stdlib"))
     parts = (path.relative_to(library) for path in library.rglob("*.py") if "site-packages" not in path.parts)
+    every = sorted(map(str, parts))
     counted = []
-    for file in sorted(map(str, parts))[:20]:
+    for file in every[:: len(every) // 12][:12]:
         text = (library / file).read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -142,23 +145,23 @@ def test_survey_names_the_longest_function_that_another_count_finds() -> None:
                 counted.append((length, f"{file}:{node.lineno} {node.name}"))
     lines, place = max(counted)
 
-    done = run(SURVEY, "--limit", "20", "--workers", "1")
+    done = run(SURVEY, "--limit", "12", "--workers", "1")
 
     first = next(line for line in done.stdout.splitlines() if "longest" in line)
     assert re.search(rf"longest +│ {lines} lines, \d+ paths +│ {re.escape(place)} ", first)
 
 
-def test_survey_counts_and_names_what_does_not_parse_and_finds_copies(tmp_path: Path) -> None:
+def test_survey_counts_what_does_not_parse_and_finds_copies(tmp_path: Path) -> None:
     done = run(SURVEY, "--workers", "2", ahead=plant(tmp_path))
 
     assert done.returncode == 0, done.stderr
     assert "3 functions in 0.0 MB" in done.stdout
-    assert "2 files not parsed: deep/unreadable.py: SyntaxError, wrong.py: SyntaxError" in done.stdout
+    assert "2 files have a syntax error" in done.stdout
     assert re.search(r"most complex +│ 4 lines, 3 paths +│ good\.py:5 tangled ", done.stdout)
     assert re.search(
         r"1 of 1 copied +│ 2 lines +│ good\.py:1 short .*\n.* copy\.py:1 other_name ", done.stdout
     )
-    assert "all 4 answers came" in done.stdout
+    assert "nothing lost: 4 of 4 files" in done.stdout
 
 
 def test_survey_when_the_mesh_answers_otherwise_ends_with_1_and_the_difference(tmp_path: Path) -> None:
@@ -168,5 +171,5 @@ def test_survey_when_the_mesh_answers_otherwise_ends_with_1_and_the_difference(t
     done = run(SURVEY, ahead=tmp_path)
 
     assert done.returncode == 1
-    assert "1 files differ between mesh and one core" in done.stderr
+    assert "1 files differ between mesh and one process" in done.stderr
     assert "tangled" in done.stderr
