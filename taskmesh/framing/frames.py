@@ -3,9 +3,7 @@
 A message is one frame, msgpack: a map with its tag first, then the fields in the order of the struct, so a
 lane's frames begin with epoch, session and lane_seq. Where payloads are Blobs, an extension of code 1 stands
 in their place, a list of (size, flag) for each part; the parts follow in the same order, each as one further
-frame or several. On a socketpair a file descriptor for each Blob goes along instead. Where the receiver can
-open the sender's memory files, an extension of code 2 tells it where the Blob's is, and no part follows: an
-empty frame behind the header says that there are such.
+frame or several. On a socketpair a file descriptor for each Blob goes along instead.
 
 What comes off a socket is never trusted: decoders raise RemoteProtocolError, whatever the bytes.
 """
@@ -22,31 +20,21 @@ import msgspec
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.shm.blob import BYTES, Blob, discard, layout_of
 from taskmesh.shm.files import Buffer
-from taskmesh.shm.neighbour import Neighbour, Reference, blob_at
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, LaneRun, Run, Value
 from taskmesh.wire.slot_messages import FromSlot, SlotSegment, SlotTasks
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool
 
-Admits = Callable[[int, int], bool]
-"""Whether so many bytes in a file of the process with an id may be opened."""
 Make = Callable[[list[int], list[int]], Blob]
 """Makes a Blob whose parts have these sizes and flags."""
 
 _T = TypeVar("_T")
 
-_BLOB, _FILE = 1, 2
-_HAS_FILES = b""
+_BLOB = 1
 _KINDS = {bytes, Blob}
 _PACK = msgspec.msgpack.Encoder()
 _LAYOUT = msgspec.msgpack.Decoder(list[tuple[int, int]])
-_PLACE = msgspec.msgpack.Decoder(tuple[Reference, list[tuple[int, int]]])
-
-
-def _nobody(pid: int, size: int) -> bool:
-    """No process is a neighbour."""
-    return False
 
 
 # --- messages to bytes ------------------------------------------------------------------------------------
@@ -65,44 +53,31 @@ def _found(obj: object) -> NoReturn:
 _PLAIN = msgspec.msgpack.Encoder(enc_hook=_found)
 
 
-def _encode(message: object, neighbour: Neighbour | None = None) -> tuple[bytes, list[Blob], bool]:
-    """The header, the Blobs that follow it, and whether it tells of files of others."""
+def _encode(message: object) -> tuple[bytes, list[Blob]]:
+    """The header, and the Blobs that follow it."""
     try:
-        return _PLAIN.encode(message), [], False
+        return _PLAIN.encode(message), []
     except _HasBlob:
         pass
     blobs: list[Blob] = []
-    told: list[Blob] = []
 
     def placeholder(obj: object) -> msgspec.msgpack.Ext:
         if not isinstance(obj, Blob):
             _found(obj)
-        layout = [(size, flag) for _, size, flag in obj.layout]
-        reference = None if neighbour is None else neighbour.tell(obj)
-        if reference is not None:
-            told.append(obj)
-            return msgspec.msgpack.Ext(_FILE, _PACK.encode((reference, layout)))
         blobs.append(obj)
-        return msgspec.msgpack.Ext(_BLOB, _PACK.encode(layout))
+        return msgspec.msgpack.Ext(_BLOB, _PACK.encode([(size, flag) for _, size, flag in obj.layout]))
 
-    return msgspec.msgpack.Encoder(enc_hook=placeholder).encode(message), blobs, bool(told)
+    return msgspec.msgpack.Encoder(enc_hook=placeholder).encode(message), blobs
 
 
-def encode(message: Message, neighbour: Neighbour | None = None) -> list[Buffer]:
+def encode(message: Message) -> list[Buffer]:
     """A message as frames: [header], or [header, *parts of its Blobs, in the pieces that they are in].
-
-    Args:
-        message: the message.
-        neighbour: its receiver, if that is one: it is told where files are, in place of their parts.
 
     Raises:
         LocalProtocolError: something in it cannot travel.
     """
-    header, blobs, tells = _encode(message, neighbour)
-    if not (blobs or tells):
-        return [header]
-    parts = [piece for blob in blobs for part in blob.pieces for piece in part]
-    return [header, _HAS_FILES, *parts] if tells else [header, *parts]
+    header, blobs = _encode(message)
+    return [header, *(piece for blob in blobs for part in blob.pieces for piece in part)]
 
 
 def encode_local(message: SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
@@ -111,7 +86,7 @@ def encode_local(message: SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
     Raises:
         LocalProtocolError: something in it cannot travel.
     """
-    body, blobs, _ = _encode(message)
+    body, blobs = _encode(message)
     for blob in blobs:
         blob.sends += 1
     return body, blobs
@@ -141,18 +116,14 @@ class Decoder(Generic[_T]):
         """The names of each message's lists of what has payloads."""
         return {cls: _payloads_in(cls) for cls in self._classes}
 
-    def decode(self, frames: Sequence[Any], admits: Admits = _nobody) -> _T:
+    def decode(self, frames: Sequence[Any]) -> _T:
         """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
-
-        Args:
-            frames: the frames.
-            admits: whether so many bytes in a file of the process with an id may be opened.
 
         Raises:
             RemoteProtocolError: they are not a message of this direction.
         """
         try:
-            message = self._plain.decode(frames[0]) if len(frames) == 1 else self._with_parts(frames, admits)
+            message = self._plain.decode(frames[0]) if len(frames) == 1 else self._with_parts(frames)
             check = self._checks[type(message)]
             if check is not None:
                 check(message)
@@ -162,23 +133,23 @@ class Decoder(Generic[_T]):
             raise RemoteProtocolError(f"a malformed message: {error}") from error
         return message  # type: ignore[no-any-return]
 
-    def _with_parts(self, frames: Sequence[Any], admits: Admits) -> Any:
-        rest = iter(frames[1:] if len(frames[1]) else frames[2:])
+    def _with_parts(self, frames: Sequence[Any]) -> Any:
+        rest = iter(frames[1:])
 
         def make(sizes: list[int], flags: list[int]) -> Blob:
             return Blob.from_pieces([_part(rest, size) for size in sizes], flags[1:])
 
-        message = self._with_blobs(frames[0], make, admits)
+        message = self._with_blobs(frames[0], make)
         if next(rest, None) is not None:
             raise RemoteProtocolError("more frames than the header announces")
         return message
 
-    def decode_local(self, body: Buffer, descriptors: Iterable[int], hop: int = 0) -> _T:
+    def decode_local(self, body: Buffer, descriptors: Iterable[int], *, relayed: bool = False) -> _T:
         """The message in a body off the socketpair; owns the descriptors that came with it from now on.
 
         Args:
             body, descriptors: what came.
-            hop: 1 for a receiver that may send files on.
+            relayed: the receiver may send files on.
 
         Raises:
             RemoteProtocolError: they are not a message of this direction; the descriptors are closed.
@@ -188,7 +159,7 @@ class Decoder(Generic[_T]):
         def make(sizes: list[int], flags: list[int]) -> Blob:
             if not waiting:
                 raise RemoteProtocolError("a payload without its descriptor")
-            return Blob.from_fd(waiting.pop(), layout_of(sizes, flags), hop)
+            return Blob.from_fd(waiting.pop(), layout_of(sizes, flags), relayed=relayed)
 
         try:
             message = self._with_blobs(body, make) if waiting else self._plain.decode(body)
@@ -205,16 +176,16 @@ class Decoder(Generic[_T]):
             discard(waiting)
         return message  # type: ignore[no-any-return]
 
-    def _with_blobs(self, header: Any, make: Make, admits: Admits = _nobody) -> Any:
+    def _with_blobs(self, header: Any, make: Make) -> Any:
         message = self._plain.decode(header)
         for name in self._batches[type(message)]:
             for batch in getattr(message, name):
                 if isinstance(batch, Value):
-                    batch.payload = _payload(batch.payload, make, admits)
+                    batch.payload = _payload(batch.payload, make)
                     continue
-                batch.payloads = [_payload(each, make, admits) for each in batch.payloads]
+                batch.payloads = [_payload(each, make) for each in batch.payloads]
                 for value in batch.values if isinstance(batch, LaneRun) else ():
-                    value.payload = _payload(value.payload, make, admits)
+                    value.payload = _payload(value.payload, make)
         return message
 
 
@@ -242,27 +213,17 @@ def _payloads_in(cls: type) -> list[str]:
     ]
 
 
-def _payload(came: bytes | msgspec.msgpack.Ext, make: Make, admits: Admits) -> bytes | Blob:
+def _payload(came: bytes | msgspec.msgpack.Ext, make: Make) -> bytes | Blob:
     """The payload that stands there, or the Blob that stands for."""
     if isinstance(came, bytes):
         return came
-    if came.code == _FILE:
-        reference, layout = _PLACE.decode(came.data)
-        if not admits(reference[0], sum(size for size, _ in layout)):
-            raise RemoteProtocolError("a payload in a file of a process that is no neighbour")
-        make = partial(_in_file, reference)
-    elif came.code == _BLOB:
-        layout = _LAYOUT.decode(came.data)
-    else:
+    if came.code != _BLOB:
         raise RemoteProtocolError(f"an extension of unknown code {came.code}")
+    layout = _LAYOUT.decode(came.data)
     sizes, flags = [size for size, _ in layout], [flag for _, flag in layout]
     if not layout or min(sizes) < 0 or min(flags) < 0 or max(flags) > BYTES:
         raise RemoteProtocolError("a payload's layout makes no sense")
     return make(sizes, flags)
-
-
-def _in_file(reference: Reference, sizes: list[int], flags: list[int]) -> Blob:
-    return blob_at(reference, layout_of(sizes, flags))
 
 
 # --- what the types do not tell ---------------------------------------------------------------------------

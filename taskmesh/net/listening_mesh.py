@@ -18,7 +18,6 @@ from taskmesh.core.events import FromClient, Requested
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OpenTasks
-from taskmesh.net.client.spare_files import SpareFiles
 from taskmesh.net.endpoints import check_local
 from taskmesh.net.hub.file_limit import socket_limit
 from taskmesh.net.hub.journal import hub_journal
@@ -49,7 +48,6 @@ class ListeningPort(SubmitPort):
         self._hub: ListeningHub | None = None
         self._pool: LocalPool | None = None
         self._signer: ClientSigner | None = None
-        self._files = SpareFiles()
         self._resources = contextlib.ExitStack()
 
     def start(self, timeout: float) -> None:
@@ -89,11 +87,8 @@ class ListeningPort(SubmitPort):
         if config.mesh.keys:
             keys = KeyFolder(config.mesh.keys).mesh_keys()
             self._signer = ClientSigner(keys, self.client, self._shell.table.specs_of)
-        else:  # pools are neighbours then
-            self._open_tasks.memfd = True
-            self._files.keep(True)
-            closing.callback(self._files.keep, False)
-            loop.timers.append(self._files)
+        else:
+            self._open_tasks.memfd = self._pool is not None
         context = closing.enter_context(Context(max_sockets=socket_limit(settings.max_pools)))
         journal = closing.enter_context(hub_journal(config.hub))
         loop.parts.append(self._shell)

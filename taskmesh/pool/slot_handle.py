@@ -262,7 +262,7 @@ class SlotHandle:
 
     def _event(self, kind: int, body: memoryview, fds: list[int]) -> SlotSocketEvent | None:
         if kind in {messages.RESULTS, messages.PROGRESS}:
-            message = frames.from_slot.decode_local(body, fds, 1) if fds else _REPORT.decode(body)
+            message = frames.from_slot.decode_local(body, fds, relayed=True) if fds else _REPORT.decode(body)
             if isinstance(message, SlotResults):
                 fresh = self._fresh(message)
                 return SlotFinished(self.slot, fresh) if fresh is not None else None

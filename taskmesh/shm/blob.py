@@ -159,14 +159,14 @@ class Blob:
         return blob
 
     @classmethod
-    def from_fd(cls, fd: int, layout: Layout, hop: int = 0) -> Blob:
+    def from_fd(cls, fd: int, layout: Layout, *, relayed: bool = False) -> Blob:
         """A Blob over a received descriptor, which it owns from now on.
 
         With MAX_LIVE descriptors open the parts are read at once and the descriptor is closed.
 
         Args:
             fd: the descriptor. layout: of the parts in its file.
-            hop: which process after the file's maker this is, if it may send the file on.
+            relayed: this process may send the file on.
 
         Raises:
             OSError: the file is shorter than the layout says (the descriptor is closed).
@@ -174,7 +174,7 @@ class Blob:
         if os.fstat(fd).st_size < _end(layout):
             os.close(fd)
             raise OSError(errno.EINVAL, "a payload's file is shorter than its layout")
-        blob, file = cls(None, layout), File.to_read(fd, hop)
+        blob, file = cls(None, layout), File.to_read(fd, relayed=relayed)
         if len(_live) < min(MAX_LIVE, _room[0]):
             blob._hold(file)
             _crowd.unread.add(fd)
@@ -186,18 +186,6 @@ class Blob:
     def fd(self) -> int | None:
         """A descriptor whose file holds the parts at the layout's offsets, or None."""
         return None if self._file is None else self._file.fd
-
-    def tell(self) -> tuple[int, int, int] | None:
-        """Descriptor, inode and hop, by which another process of this machine opens the file; counts as sent.
-
-        None if there is no file, or it was sent before: to be sure that it arrives it is sent as bytes then.
-        """
-        file = self._file
-        if file is None or file.identity is None or self.sends or file.hop + 1 >= HEADER:
-            return None
-        self.sends = 1
-        file.told = file.hop + 1
-        return file.fd, file.identity[1], file.told
 
     def _hold(self, file: File) -> None:
         _live.add(file.fd)

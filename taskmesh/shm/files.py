@@ -3,8 +3,8 @@
 Most of the time that a new file takes goes into its pages (1 MiB: 215 us to make, fill and drop, 72 us to
 fill again; 64 MiB: 52 ms and 11), most of the rest into the kernel's ways: a file that is used over and over
 stays mapped where it is filled (1 MiB: 20 us, 64 MiB: 4 ms). The first byte of a file says whether it may be
-used again: only the process that it was sent to sets it, when it is through with it, mappings included. Where
-a file passes through several processes that have it open at a time, each has a byte of its own there, too.
+used again: only the process that it was sent to sets it, when it is through with it, mappings included. The
+second says whether a process that may pass the file on has it open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taskmesh.errors import TaskTimeout
 Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = 64
-"""Bytes at the beginning of a file for marks: the last reader's, then one for each hop."""
+"""Bytes at the beginning of a file that are not the payload's: two marks, and room that aligns it."""
 
 SPARE_BYTES: Final = 200 << 20
 """What a process keeps that sends large payloads to others of its machine: three of 64 MiB, for instance."""
@@ -36,7 +36,7 @@ _REFUSED: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # what sandboxes an
 _NOT_THERE: Final = (errno.ENOSPC, errno.EPERM, errno.EACCES, errno.EROFS)  # no place for our file
 
 _IN_USE, _FREE = b"\0", b"\1"
-_UNSEEN, _HELD, _RELEASED = b"\0", b"\1", b"\2"
+_RELEASED, _HELD = b"\0", b"\1"
 _MAX_SPARES = 16
 _MAPPED_AT = 2  # uses after which the next one maps: to map 1 MiB takes as long as to write it four times
 _LARGEST_KEPT = (32 << 20) - (
@@ -47,7 +47,6 @@ _STEP = 8 << 20  # bytes copied at a time: other threads need the GIL too
 _WASTE = 4
 _LITTLE = 1 << 20
 _spares: list[_Spare] = []
-_unseen: list[_Spare] = []  # passed on and given up here, but who was told of them has not opened them yet
 _spare_bytes = [0]
 _filled: dict[int, int] = {}  # bytes of files that were filled here and are in use, by descriptor
 _forks = [0]
@@ -74,27 +73,16 @@ def close_idle(now: float) -> bool:
     Returns:
         Whether others are left.
     """
-    for kept in (_spares, _unseen):
-        for spare in tuple(kept):
-            if spare.seen is None:
-                spare.seen = now
-            elif now - spare.seen >= KEPT_S:
-                try:
-                    kept.remove(spare)
-                except ValueError:  # another thread has taken it
-                    continue
-                spare.close()
-    return any_idle()
-
-
-def are_kept() -> bool:
-    """Returns whether files are kept for use by later payloads."""
-    return _spare_bytes[0] > 0
-
-
-def any_idle() -> bool:
-    """Returns whether there are files for `close_idle` to look at."""
-    return bool(_spares or _unseen)
+    for spare in tuple(_spares):
+        if spare.seen is None:
+            spare.seen = now
+        elif now - spare.seen >= KEPT_S:
+            try:
+                _spares.remove(spare)
+            except ValueError:  # another thread has taken it
+                continue
+            spare.close()
+    return bool(_spares)
 
 
 class Mapping(mmap.mmap):
@@ -115,8 +103,7 @@ class File(msgspec.Struct, gc=False, eq=False):
         identity: device and inode; a process that has closed all its descriptors may have another file there.
         uses: for how many payloads it was filled before. memory: where it is mapped to be filled, up to where
             it has pages: to touch others can fail with a signal, where a call fails with an error.
-        hop: which process after the one that filled it this is, 0 where that does not matter. told: the hop
-            of the process that was told how to open it.
+        relayed: it was received by a process that may send it on.
     """
 
     fd: int
@@ -127,16 +114,15 @@ class File(msgspec.Struct, gc=False, eq=False):
     identity: tuple[int, int] | None
     uses: int = 0
     memory: mmap.mmap | None = None
-    hop: int = 0
-    told: int = 0
+    relayed: bool = False
 
     @classmethod
-    def to_read(cls, fd: int, hop: int = 0) -> File:
+    def to_read(cls, fd: int, *, relayed: bool = False) -> File:
         """A file that was received."""
         file = cls._of(fd, received=True)
-        if hop:
-            file.hop = hop
-            os.pwrite(fd, _HELD, hop)
+        if relayed:
+            file.relayed = True
+            os.pwrite(fd, _HELD, 1)
         return file
 
     @classmethod
@@ -162,9 +148,6 @@ class File(msgspec.Struct, gc=False, eq=False):
         # A forked child has no say about its parent's files, and may go on looking at what it has of them.
         if self.owner == os.getpid() and self.forks == _forks[0]:
             if self.received:
-                if self.told and os.pread(self.fd, 1, self.told) == _UNSEEN:
-                    _unseen.append(_Spare(self))
-                    return
                 self._release()
             elif self.sends <= 1 and _keep_spare(self):
                 return
@@ -173,8 +156,8 @@ class File(msgspec.Struct, gc=False, eq=False):
 
     def _release(self) -> None:
         """Says that this process is through with it, unless it has sent it to several."""
-        if self.hop and self.sends <= 1:
-            os.pwrite(self.fd, _RELEASED, self.hop)
+        if self.relayed and self.sends <= 1:
+            os.pwrite(self.fd, _RELEASED, 1)
         if not self.sends:
             os.pwrite(self.fd, _FREE, 0)
 
@@ -350,7 +333,7 @@ class _Spare:
             return (
                 self.size <= max(_WASTE * need, _LITTLE)
                 and self._owner == os.getpid()
-                and _is_free(os.pread(self.fd, HEADER, 0))
+                and os.pread(self.fd, 2, 0) == _FREE + _RELEASED
                 and self._identity == _identity(self.fd)
             )
         except OSError:  # another thread has just closed it
@@ -358,7 +341,7 @@ class _Spare:
 
     def take(self) -> File:
         """The file, for another payload; it serves, so that it is ours and still the one that it was."""
-        os.pwrite(self.fd, _IN_USE * HEADER, 0)
+        os.pwrite(self.fd, _IN_USE + _RELEASED, 0)
         memory = self._memory
         if self._uses >= _MAPPED_AT and (memory is None or len(memory) < self.size):
             try:
@@ -372,11 +355,6 @@ class _Spare:
         """Closes it, if it is still there."""
         if self._identity == _identity(self.fd):
             os.close(self.fd)
-
-
-def _is_free(marks: bytes) -> bool:
-    """Return True if the last reader is through with a file, and so is everybody in between."""
-    return marks[:1] == _FREE and marks.find(_HELD, 1) < 0
 
 
 def _keep_spare(file: File) -> bool:

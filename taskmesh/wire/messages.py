@@ -32,8 +32,6 @@ PROTOCOL = 10
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 
-Offer = Annotated[bytes, Meta(max_length=64)]
-"""Where the probe of a process is, by which its neighbours find it (`taskmesh.shm.neighbour`)."""
 
 # --- client -> hub ----------------------------------------------------------------------------------------
 
@@ -43,8 +41,7 @@ class ClientHello(msgspec.Struct, tag=1):
 
     `first` is the number that its next Submit will have; numbers are never used twice. `credit`: bytes of
     deliveries it will hold unacknowledged; 0 for an embedded client. `link` counts its links to the hub.
-    `slot`: of a task that submits tasks: its pool's name and its process id, as SlotGone says them. `files`:
-    by which the hub finds out if it can open memory files of the client's process.
+    `slot`: of a task that submits tasks: its pool's name and its process id, as SlotGone says them.
     """
 
     client: int
@@ -58,7 +55,6 @@ class ClientHello(msgspec.Struct, tag=1):
     cloudpickle: Name = ""
     link: int = 0
     slot: Name = ""
-    files: Offer = b""
 
 
 class Submit(msgspec.Struct, tag=2):
@@ -203,7 +199,6 @@ class ClientWelcome(msgspec.Struct, tag=20):
     `max_payload`: bytes of one call that the hub takes, 0 for any. `link`: of the Hello that it answers.
     `window`: bytes of Submits that may be under way, unacknowledged; 0 for any number. `session`: the number
     of the session with this hub, which counts its deliveries from 1 on; 0 if the hub has opened none.
-    `files`: the hub's own offer, if it can open the client's.
     """
 
     epoch: int
@@ -215,7 +210,6 @@ class ClientWelcome(msgspec.Struct, tag=20):
     link: int = 0
     window: Counter = 0
     session: Counter = 0
-    files: Offer = b""
 
 
 class Accepted(msgspec.Struct, tag=21):
@@ -356,8 +350,7 @@ class Hello(msgspec.Struct, tag=40):
     public key for this session's lane. `instance` is new for every start of the pool's process; `inventory`:
     all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
     `rosters`: the newest settled one that it was told, and one of a later hub that is not. `ended`: attempts
-    whose end was acknowledged lately; a hub that has died may not have told their clients. `files`: as of a
-    ClientHello.
+    whose end was acknowledged lately; a hub that has died may not have told their clients.
     """
 
     pool: Name
@@ -378,7 +371,6 @@ class Hello(msgspec.Struct, tag=40):
     key: bytes = b""
     rosters: Annotated[list[Roster], Meta(max_length=2)] = []
     ended: list[Held] = []
-    files: Offer = b""
 
 
 class Results(msgspec.Struct, tag=41):
@@ -474,7 +466,6 @@ class Welcome(msgspec.Struct, tag=61):
     """The pool's session is open: its PULL dials the lane at `lane` (port, or inproc/ipc endpoint).
 
     `stale`: of its inventory, to be dropped, running or not. `max_payload`: bytes of one result, 0 for any.
-    `files`: as of a ClientWelcome.
     """
 
     epoch: int
@@ -487,7 +478,6 @@ class Welcome(msgspec.Struct, tag=61):
     lease: Number
     stale: list[Held] = []
     max_payload: int = 0
-    files: Offer = b""
 
 
 class BeatReply(msgspec.Struct, tag=62):

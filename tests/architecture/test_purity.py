@@ -26,7 +26,6 @@ SPECIAL_NEEDS = {
     "taskmesh/core/hub/ticks.py": frozenset({"cronsim", "datetime", "zoneinfo"}),  # calendars, no clock
     "taskmesh/shm/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
     "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
-    "taskmesh/shm/neighbour.py": frozenset({"fcntl", "os"}),  # the files of other processes
     "taskmesh/serialize/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
     "taskmesh/serialize/fingerprint.py": frozenset(
         {"dis", "logging", "marshal"}

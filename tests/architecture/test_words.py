@@ -30,7 +30,6 @@ SHORT: dict[str, str] = {
     "taskmesh/core/pool/values.py": "the outcomes that tasks of a pool need, and nothing else",
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
-    "taskmesh/net/client/spare_files.py": "files that two ports keep, whose hubs are here and elsewhere",
     "taskmesh/cli/probe.py": "loaded before every command",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/core/hub/journal_entries.py": "the part of the journal that all the hub's books name",

@@ -1,6 +1,5 @@
 import ast
 import os
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -14,7 +13,6 @@ from taskmesh.framing import frames
 from taskmesh.serialize import payload
 from taskmesh.shm import blob
 from taskmesh.shm.blob import MEMFD_FROM
-from taskmesh.shm.neighbour import NeighbourProbe
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import LaneRun, Run, Spec
 from taskmesh.wire.slot_messages import SlotResults, SlotTasks
@@ -312,61 +310,3 @@ def test_hub_side_modules_never_reach_a_pickle():
         assert not {"pickle", "cloudpickle", "marshal", "taskmesh.serialize.values"} & set(todo), name
 
     assert "taskmesh.shm.blob" in seen
-
-
-@pytest.fixture
-def neighbour():
-    """A receiver that can open memory files of this process."""
-    with closing(NeighbourProbe()) as dialled, closing(NeighbourProbe()) as listens:
-        yield dialled.meet_back(listens.offer)
-
-
-def in_file(fill, size=MEMFD_FROM):
-    return blob.Blob.pack([b"p" * 100, bytes([fill]) * size], ())
-
-
-def test_a_neighbour_gets_no_part_of_what_is_in_a_file(neighbour):
-    large, small, heap = in_file(1), b"small", blob.Blob.from_parts([b"pickle", b"x" * 1000])
-    sent = frames.encode(submit_of(large, small, heap), neighbour)
-
-    assert [len(frame) for frame in sent[1:]] == [0, 6, 1000]
-    got = frames.from_client.decode(sent, lambda pid, size: True).runs[0].payloads
-    assert bytes(got[0].parts[1]) == b"\1" * MEMFD_FROM
-    assert os.fstat(got[0].fd).st_ino == os.fstat(large.fd).st_ino
-    assert got[1] == small
-    assert [bytes(part) for part in got[2].parts] == [b"pickle", b"x" * 1000]
-
-
-def test_the_receiver_is_asked_for_the_process_and_the_bytes(neighbour):
-    asked = []
-
-    def refuse(pid, size):
-        asked.append((pid, size))
-        return False
-
-    sent = frames.encode(submit_of(in_file(1)), neighbour)
-    with pytest.raises(RemoteProtocolError, match="no neighbour"):
-        frames.from_client.decode(sent, refuse)
-    assert asked == [(os.getpid(), MEMFD_FROM + 100)]
-    with pytest.raises(RemoteProtocolError, match="no neighbour"):
-        frames.from_client.decode(sent)
-
-
-def test_a_message_that_is_repeated_brings_the_bytes(neighbour):
-    message = submit_of(in_file(1))
-    first, second = frames.encode(message, neighbour), frames.encode(message, neighbour)
-
-    assert sum(map(len, first)) < 1000
-    assert sum(map(len, second)) > MEMFD_FROM
-    assert bytes(frames.from_client.decode(second).runs[0].payloads[0].parts[1]) == b"\1" * MEMFD_FROM
-
-
-@pytest.mark.parametrize(
-    "fields", [(0, 0, 0, 1), (-1, -1, -1, 1), (1 << 62, 1 << 62, 1, 1), (1, 2, 3, 1 << 40)]
-)
-def test_a_place_that_makes_no_sense_is_refused(fields):
-    place = msgspec.msgpack.Ext(2, msgspec.msgpack.encode((fields, [(1, 0)])))
-    message = m.Submit(1, [], [Run(5, 1, [0], [place])])
-
-    with pytest.raises(RemoteProtocolError):
-        frames.from_client.decode([msgspec.msgpack.encode(message), b""], lambda pid, size: True)

@@ -440,3 +440,18 @@ def test_where_shared_memory_has_no_room_a_temporary_file_does(tmp_path, monkeyp
         assert list(tmp_path.iterdir()) == []
     finally:
         os.close(fd)
+
+
+@pytest.mark.parametrize("last", ["relay", "reader"])
+def test_a_file_that_was_passed_on_is_used_again_when_both_are_through(spares, last):
+    sent = blobs.Blob.pack([b"pickle", b"x" * MEMFD_FROM], ())
+    first, size = inode(sent), os.fstat(sent.fd).st_size
+    relay = blobs.Blob.from_fd(os.dup(sent.fd), sent.layout, relayed=True)
+    reader = blobs.Blob.from_fd(os.dup(relay.fd), sent.layout)
+    sent.sends = relay.sends = 1
+    sent.close()
+
+    (reader if last == "relay" else relay).close()
+    assert files.File.to_fill(size).identity[1] != first
+    (relay if last == "relay" else reader).close()
+    assert files.File.to_fill(size).identity[1] == first

@@ -12,7 +12,6 @@ from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OpenTasks
 from taskmesh.net.client.sockets import GatewayLink
-from taskmesh.net.client.spare_files import SpareFiles
 from taskmesh.net.client.watchdog import HubWatchdog
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.security.keys import CLIENT, HUB, KeyFolder, credentials_of
@@ -45,7 +44,6 @@ class RemotePort(SubmitPort):
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
         self._address = config.mesh.address
         self._link: GatewayLink | None = None
-        self._files = SpareFiles()
         self._lease = config.hub.lease
         self._patience = config.client.hub_timeout
 
@@ -110,11 +108,6 @@ class RemotePort(SubmitPort):
         if self._link is not None:
             self._link.reconnect()
 
-    def _use_files(self, wanted: bool) -> None:
-        """Put large payloads into memory files from now on, or no more."""
-        self._open_tasks.memfd = wanted
-        self._files.keep(wanted)
-
     def _work(self, wake_up: Wakeup) -> None:
         shell = self._shell
         with Context() as context:
@@ -133,10 +126,8 @@ class RemotePort(SubmitPort):
                     shell.events,
                     credentials=self._credentials,
                     signer=self._signer(),
-                    on_neighbour=self._use_files,
                 )
                 loop.parts = [shell]
-                loop.timers.append(self._files)
                 loop.watch(wake_up.fd, wake_up.clear)
                 self._watch_more(loop)
                 watchdog: HubWatchdog | None = None

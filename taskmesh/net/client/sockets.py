@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable
-
-from msgspec.structs import replace
 
 from taskmesh.core.events import FromHubToClient, LinkCut, LinkLost
 from taskmesh.errors import RemoteProtocolError
@@ -18,7 +15,6 @@ from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.net.socket_profiles import BATCH
 from taskmesh.security.keys import Credentials
 from taskmesh.security.payload_signing import ClientSigner
-from taskmesh.shm.neighbour import Neighbour, NeighbourProbe
 from taskmesh.sockets import Context, Dealer, Socket
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -38,7 +34,6 @@ class GatewayLink:
         events: the client shell's.
         credentials: a client's or an operator's, where keys are in use.
         signer: signs calls and verifies outcomes, where keys are in use.
-        on_neighbour: told whether the hub can open memory files of this process.
 
     Attributes:
         refused: number of messages that could not be decoded.
@@ -56,7 +51,6 @@ class GatewayLink:
         *,
         credentials: Credentials | None = None,
         signer: ClientSigner | None = None,
-        on_neighbour: Callable[[bool], None] = lambda is_near: None,
     ) -> None:
         self.refused = 0
         self._context = context
@@ -66,9 +60,6 @@ class GatewayLink:
         self._cutter = Cutter(secrets.randbits(63))
         self._assembler = Assembler()
         self._socket: Dealer | None = None
-        self._probe: NeighbourProbe | None = None
-        self._hub: Neighbour | None = None
-        self._on_neighbour = on_neighbour
         self._dialer = Dialer(loop, address, credentials, self, hellos=HELLOS, most_hellos=HELLOS, final=True)
         self._dialer.start()
 
@@ -77,7 +68,6 @@ class GatewayLink:
     def open_sockets(self, target: Target) -> Socket:
         """Open the DEALER."""
         socket = self._socket = Dealer(self._context, self._dialer.options(profiles.TO_GATEWAY))
-        self._probe = NeighbourProbe() if self._signer is None else None
         self._loop.watch(socket.raw, self._arrived)
         return socket
 
@@ -89,9 +79,6 @@ class GatewayLink:
     def close_sockets(self, linger_ms: int | None) -> None:
         """Close the DEALER."""
         self._assembler = Assembler()
-        self._meet(b"")
-        if self._probe is not None:
-            self._probe.close()
         socket, self._socket = self._socket, None
         if socket is not None:
             self._loop.unwatch(socket.raw)
@@ -112,12 +99,10 @@ class GatewayLink:
         """Send a message to the hub, or put it into the link's queue while the link is being made."""
         if isinstance(message, m.ClientHello):
             self._dialer.hello()
-            if self._probe is not None:
-                message = replace(message, files=self._probe.offer)
         elif self._signer is not None:
             message = self._signer.signed(message)
         if self._socket is not None:
-            for frames in self._cutter.cut(encode(message, self._hub)):
+            for frames in self._cutter.cut(encode(message)):
                 if not self._socket.try_send_parts(frames):
                     return
 
@@ -132,24 +117,13 @@ class GatewayLink:
                 whole = self._assembler.whole(frames, monotonic())
                 if whole is None:
                     continue
-                message = to_client.decode(whole, self._is_hub)
+                message = to_client.decode(whole)
             except RemoteProtocolError:
                 self.refused += 1
                 continue
             if self._signer is not None:
                 message = self._signer.verified(message)
-            if type(message) is m.ClientWelcome:
-                self._meet(message.files)
             self._events.append(FromHubToClient(message))
-
-    def _meet(self, offer: bytes) -> None:
-        """Find out if files may be used between the hub and this process."""
-        self._hub = self._probe.meet_back(offer) if self._probe is not None else None
-        self._on_neighbour(self._hub is not None)
-
-    def _is_hub(self, pid: int, size: int) -> bool:
-        """Return whether files of this process may be opened."""
-        return self._hub is not None and self._hub.pid == pid
 
     def close(self, linger_ms: int | None = None) -> None:
         """Close the link; the last messages have a second to leave, unless `linger_ms` says otherwise."""

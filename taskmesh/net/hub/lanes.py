@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from taskmesh.errors import ConfigError
 from taskmesh.net.endpoints import is_local, refuse_taken, tcp_parts
-from taskmesh.shm.neighbour import Neighbour
 from taskmesh.sockets import EndpointError, Push, Sendable, Socket
 
 LANE_PORTS = (5600, 6799)
@@ -24,11 +23,9 @@ class LaneLink:
         waiting: messages that are kept.
         linked: True once the pool has dialled.
         lost: True once the pool's link has gone.
-        neighbour: the pool, if files may be used between it and this process.
     """
 
-    def __init__(self, socket: Push, pool: str, neighbour: Neighbour | None = None) -> None:
-        self.neighbour = neighbour
+    def __init__(self, socket: Push, pool: str) -> None:
         self.socket = socket
         self.pool = pool
         self.waiting: deque[Sequence[Sendable]] = deque()

@@ -21,14 +21,12 @@ from taskmesh.net import socket_profiles as profiles
 from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, refuse_taken
 from taskmesh.net.hub.lanes import LaneLink, LanePorts, bind_path
 from taskmesh.net.hub.listeners import Listeners
-from taskmesh.net.hub.neighbours import Neighbours
 from taskmesh.net.hub.subscriptions import Subscriptions
 from taskmesh.net.socket_profiles import ALL, BATCH, topic
 from taskmesh.security.authorization import Authorization, NotAllowed, Sender
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors
 from taskmesh.security.zap import COLLECTOR, CONTROL, DOMAINS, GATEWAY, ZapHandler
-from taskmesh.shm.files import close_idle
 from taskmesh.sockets import (
     Context,
     Part,
@@ -115,8 +113,6 @@ class HubSockets:
         self._sweep_at = 0.0
         self._zap_handler = zap_handler
         self._rights: Authorization | None = None
-        self._opened = 0  # bytes in files since the machine had its turn
-        self._neighbours = Neighbours(enabled=zap_handler is None)
         self._cutter = Cutter(secrets.randbits(63))
         self._assembler = assembler or Assembler()
         if zap_handler is not None:
@@ -171,7 +167,7 @@ class HubSockets:
         lane = self._lanes.get(session)
         if lane is None:
             return
-        sent = [lane.push(frames) for frames in self._cutter.cut(encode(message, lane.neighbour))]
+        sent = [lane.push(frames) for frames in self._cutter.cut(encode(message))]
         if not all(sent) and not lane.lost:
             self._wait_for(session, lane)
 
@@ -181,8 +177,6 @@ class HubSockets:
             self._local.append(FromHub(message))
             if pool:
                 return
-        if isinstance(message, m.Welcome) and (lane := self._lanes.get(message.session)) is not None:
-            message = self._neighbours.welcome(message, lane.neighbour)
         self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
 
     def knows(self, client: int) -> bool:
@@ -193,11 +187,8 @@ class HubSockets:
         """Send a message over a client's newest link."""
         if (identity := self._identities.get(client)) is None:
             return
-        neighbour = self._neighbours.client(client)
-        if isinstance(message, m.ClientWelcome):
-            message = self._neighbours.welcome(message, neighbour)
         try:
-            for frames in self._cutter.cut(encode(message, neighbour)):
+            for frames in self._cutter.cut(encode(message)):
                 if not self.gateway.try_send_parts([identity, *frames]):
                     break  # its queue is full: the rest is lost, and deliveries are repeated
             if isinstance(message, m.ClientRefused) and message.reason:
@@ -209,7 +200,6 @@ class HubSockets:
     def _forget_client(self, client: int) -> None:
         if (identity := self._identities.pop(client, None)) is not None:
             self._clients.pop(identity, None)
-            self._neighbours.forget(client)
             self._assembler.forget(identity)
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
@@ -235,7 +225,7 @@ class HubSockets:
                 return ""
             options = replace(options, curve=self._zap_handler.open_lane(session, key))
         socket = Push(self._context, options)
-        lane = self._lanes[session] = LaneLink(socket, pool, self._neighbours.of_lane(pool))
+        lane = self._lanes[session] = LaneLink(socket, pool)
         self._wait_for(session, lane)
         if self.endpoints.gateway.startswith("ipc://"):
             return bind_path(socket, f"{self.endpoints.gateway}{LANE_SUFFIX}{session}")
@@ -263,8 +253,8 @@ class HubSockets:
     # --- incoming -------------------------------------------------------------------------------------------
 
     def _from_clients(self) -> None:
-        taken = size = self._opened = 0
-        while taken < PORTION and size + self._opened < PORTION_BYTES:
+        taken = size = 0
+        while taken < PORTION and size < PORTION_BYTES:
             arrived = self._arrived_at(self.gateway)
             taken += len(arrived)
             for user, (identity_part, *frames) in arrived:
@@ -273,7 +263,7 @@ class HubSockets:
                     whole = self._assembler.whole(frames, time.monotonic(), user, identity)
                     if whole is None:
                         continue
-                    message = from_client.decode(whole, self._admits)
+                    message = from_client.decode(whole)
                 except RemoteProtocolError as error:
                     self._refuse("client", error)
                     if isinstance(error, NoRoom):
@@ -318,7 +308,6 @@ class HubSockets:
             self._forget_client(message.client)
             self._identities[message.client] = identity
             self._clients[identity] = message.client
-            self._neighbours.meet_client(message.client, message.files)
         client = self._clients.get(identity)
         if client is None:  # it believes that this hub, which was started anew, knows it
             self._reply(identity, m.ClientRefused())
@@ -337,8 +326,8 @@ class HubSockets:
             self.gateway.try_send_parts([identity, *encode(message)])
 
     def _from_pools(self) -> None:
-        taken = size = self._opened = 0
-        while taken < BATCH and size + self._opened < PORTION_BYTES:
+        taken = size = 0
+        while taken < BATCH and size < PORTION_BYTES:
             arrived = self._arrived_at(self.collector)
             for user, frames in arrived:
                 self._from_pool(user, frames)
@@ -354,9 +343,7 @@ class HubSockets:
             whole = self._assembler.whole(rest, time.monotonic(), user, sender.token)
             if whole is None:
                 return
-            message = from_pool.decode(whole, self._admits)
-            if isinstance(message, m.Hello):
-                self._neighbours.meet_pool(message.pool, message.files)
+            message = from_pool.decode(whole)
             if rights is None or self._check_pool(rights, sender, message):
                 self._events.append(FromPool(message, user))
         except RemoteProtocolError as error:
@@ -364,11 +351,6 @@ class HubSockets:
             if isinstance(error, NoRoom):
                 session = error.sender if rights is None else rights.session_of(user, frames)
                 self._events.append(LaneLost(session))  # it brings all that it holds to its next session
-
-    def _admits(self, pid: int, size: int) -> bool:
-        """Return whether so many bytes in a file of a process may be opened, and count them."""
-        self._opened += size
-        return self._neighbours.knows(pid, (lane.neighbour for lane in self._lanes.values()))
 
     def _check_pool(self, rights: Authorization, sender: Sender, message: m.PoolMessage) -> bool:
         passed = rights.check_pool(sender, message)
@@ -418,7 +400,6 @@ class HubSockets:
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)
         self.listeners.listen_again()
         self._assembler.drop_stale(now)
-        close_idle(now)
         for session, lane in self._lanes.items():
             if not lane.linked or lane.lost:
                 continue
@@ -474,7 +455,6 @@ class HubSockets:
         for socket in (self.gateway, self.collector, self.control):
             self._loop.unwatch(socket.raw)
             socket.close()
-        self._neighbours.close()
         self.listeners.close()
         if self._zap_handler is not None:
             self._zap_handler.close()

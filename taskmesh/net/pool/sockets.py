@@ -25,7 +25,6 @@ from taskmesh.security.keys import Credentials
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.serialize.payload import check_size
 from taskmesh.shm.files import Buffer
-from taskmesh.shm.neighbour import Neighbour, NeighbourProbe
 from taskmesh.sockets import (
     Context,
     EventKind,
@@ -136,8 +135,6 @@ class PoolSockets:
         self._hello_number = 0
         self._beats_unanswered = False
         self._sockets: _Sockets | None = None
-        self._probe: NeighbourProbe | None = None
-        self._neighbour: Neighbour | None = None
         self._dialer = Dialer(loop, address, credentials, self, hellos=FEW_HELLOS, most_hellos=MANY_HELLOS)
         self._dialer.start()
 
@@ -151,7 +148,6 @@ class PoolSockets:
     def open_sockets(self, target: Target) -> Socket:
         """Open the sockets to collector and control."""
         sockets = self._sockets = _Sockets(self._context, self._dialer.options, self._pool)
-        self._probe = NeighbourProbe() if self._credentials is None else None
         self._loop.watch(sockets.control.raw, self._from_control)
         self._loop.watch(sockets.monitor.raw, self._from_monitor)
         return sockets.control
@@ -164,9 +160,6 @@ class PoolSockets:
     def close_sockets(self, linger_ms: int | None) -> None:
         """Close them, and the lane."""
         self.hang_up()
-        self._neighbour = None
-        if self._probe is not None:
-            self._probe.close()
         sockets, self._sockets = self._sockets, None
         if sockets is not None:
             self._loop.unwatch(sockets.monitor.raw)
@@ -192,7 +185,7 @@ class PoolSockets:
             self._cutter.sender = self._sender
             message = self._prepare(message)
         if self._sockets is not None:
-            for frames in self._cutter.cut(encode(message, self._neighbour)):
+            for frames in self._cutter.cut(encode(message)):
                 if not self._sockets.collector.try_send_parts(self._with_token(frames)):
                     return
 
@@ -219,8 +212,7 @@ class PoolSockets:
             reason = f"at {self.address}: {self._dialer.rejection}"
             self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
         if self._credentials is None:
-            offer = self._probe.offer if self._probe is not None else b""
-            return msgspec.structs.replace(hello, files=offer)
+            return hello
         if self._lane_pair is None or self._lane_pair[0] != hello.number:
             self._lane_pair = (hello.number, new_key_pair())
         return msgspec.structs.replace(hello, key=raw_key(self._lane_pair[1].public))
@@ -273,7 +265,7 @@ class PoolSockets:
                 whole = self._assembler.whole(frames, time.monotonic())
                 if whole is None:
                     continue
-                message = to_pool.decode(whole[skip:], self._is_hub)
+                message = to_pool.decode(whole[skip:])
             except RemoteProtocolError:
                 self.refused += 1
                 continue
@@ -281,15 +273,9 @@ class PoolSockets:
                 message = self._signer.tasks(message) if self._signer is not None else message
             elif isinstance(message, m.Welcome):
                 self._beats_unanswered = True
-                if self._probe is not None:
-                    self._neighbour = self._probe.meet_back(message.files)
             elif isinstance(message, m.BeatReply) and message.session:
                 self._beats_unanswered = False
             self._events.append(FromHub(message))
-
-    def _is_hub(self, pid: int, size: int) -> bool:
-        """Return whether files of this process may be opened."""
-        return self._neighbour is not None and self._neighbour.pid == pid
 
     def close(self) -> None:
         """Close every socket; the last messages have a second to leave."""
