@@ -104,7 +104,7 @@ def _wrong_endings(account: Account, record: Record) -> list[str]:
         made, task = account.errands[index], account.ids.get(index, "")
         if kind == CRASHED:
             if _guilt(account, index, record) < CRASH_LIMIT:
-                wrong["S8: blamed for a crash that it had no part in"].append(index)
+                wrong["blamed for a crash that it had no part in"].append(index)
         elif kind == CANCELLED:
             if CANCELLED not in made.errors and task not in record.cancelled:
                 wrong["cancelled by nobody"].append(index)

@@ -74,7 +74,7 @@ def test_what_ends_as_it_should_is_right(logs):
 def test_a_lost_task_is_seen(logs):
     logs.write("parent")
 
-    assert logs.judge() == [f"client-0: S1: acknowledged and lost: [{logs.number['parent']}] (1)"]
+    assert logs.judge() == [f"client-0: acknowledged and lost: [{logs.number['parent']}] (1)"]
 
 
 def test_another_tasks_error_and_a_value_of_what_has_none_are_seen(logs):
@@ -84,7 +84,7 @@ def test_another_tasks_error_and_a_value_of_what_has_none_are_seen(logs):
     found = "\n".join(logs.judge())
 
     assert "ended with LookupError" in found
-    assert "S12" in found
+    assert "values that are not their task's" in found
 
 
 @pytest.mark.parametrize("kind", ["ordinary", "parent"])
@@ -108,7 +108,7 @@ def test_a_cancellation_that_the_hub_has_confirmed_counts_while_that_hub_lives(l
 def test_only_who_ran_in_slots_that_died_is_blamed(logs):
     logs.write("ordinary", "WorkerCrashed", pids=(11, 12, 13))
     logs.record.struck.update((11, 12))
-    assert ["S8" in problem for problem in logs.judge()] == [True]
+    assert ["blamed for a crash" in problem for problem in logs.judge()] == [True]
 
     logs.record.struck.add(13)
     assert logs.judge() == []
@@ -118,7 +118,7 @@ def test_a_task_of_a_killed_client_must_have_run_unless_a_hub_died_then(logs):
     logs.write("ordinary", pids=())
     logs.write("once", pids=())
     logs.life.killed = time.monotonic()
-    assert logs.judge() == [f"client-0: S1: acknowledged and lost: [{logs.number['ordinary']}] (1)"]
+    assert logs.judge() == [f"client-0: acknowledged and lost: [{logs.number['ordinary']}] (1)"]
 
     logs.record.hub_kills.append(logs.life.killed - RESUBMISSION / 2)
     assert logs.judge() == []

@@ -92,7 +92,7 @@ def check(
         expected: what the task with this number has to give, as text.
         samples: the hub's status at several moments. window: most tasks that a slot may have outstanding.
         client_gone: the client was killed, so what has to hold is that acknowledged tasks ran.
-        once: at-most-once tasks (S6).
+        once: at-most-once tasks.
         hubs: how many there were, one after the other: each numbers attempts from 1; what had ended and
             was lost with a hub on its way to the client is run again.
         excused: tasks that are not lost without an outcome, for a reason that the logs do not know.
@@ -108,7 +108,7 @@ def check(
     _check_cancelled(verdict, client, runs, cancellation)
     often = [index for index in once if verdict.executions[index] > 1]
     if often:
-        verdict.violations.append(f"S6: at-most-once tasks were started again: {_some(often)}")
+        verdict.violations.append(f"at-most-once tasks were started again: {_some(often)}")
     for sample in samples:
         _check_books(verdict, sample, window)
     return verdict
@@ -155,11 +155,11 @@ def _account(
     verdict.ended = Counter(told[0][0] for told in client.outcomes.values())
     verdict.succeeded = verdict.ended[OK]
     if verdict.lost:
-        verdict.violations.append(f"S1: acknowledged and lost: {_some(verdict.lost)}")
+        verdict.violations.append(f"acknowledged and lost: {_some(verdict.lost)}")
     if verdict.unexpected:
-        verdict.violations.append(f"S2: nobody submitted: {_some(verdict.unexpected)}")
+        verdict.violations.append(f"nobody submitted: {_some(verdict.unexpected)}")
     if verdict.duplicated:
-        verdict.violations.append(f"S4: more than one outcome: {_some(verdict.duplicated)}")
+        verdict.violations.append(f"more than one outcome: {_some(verdict.duplicated)}")
 
 
 def _check_outcomes(
@@ -167,7 +167,7 @@ def _check_outcomes(
 ) -> None:
     changed = [index for index, told in client.outcomes.items() if len(set(told)) > 1]
     if changed:
-        verdict.violations.append(f"S3: outcomes that changed: {_some(changed)}")
+        verdict.violations.append(f"outcomes that changed: {_some(changed)}")
     wrong = [
         index
         for index, told in client.outcomes.items()
@@ -175,14 +175,14 @@ def _check_outcomes(
         if kind == OK and value != expected(index)
     ]
     if wrong:
-        verdict.violations.append(f"S12: values that are not their task's: {_some(wrong)}")
+        verdict.violations.append(f"values that are not their task's: {_some(wrong)}")
     revived = [index for index in client.cancelled if (OK, expected(index)) in client.outcomes.get(index, ())]
     if revived:
-        verdict.violations.append(f"S4: cancelled, and yet given a value: {_some(revived)}")
+        verdict.violations.append(f"cancelled, and yet given a value: {_some(revived)}")
 
 
 def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions, hubs: int) -> None:
-    """S5 as far as it can be seen: an attempt of one hub runs once, in one place, under its task's id."""
+    """As far as it can be seen, an attempt of one hub runs once, in one place, under its task's id."""
     times: Counter[tuple[int, int]] = Counter()
     strange = []
     for entry in runs.starts:
@@ -192,27 +192,27 @@ def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions, hubs: 
             strange.append(entry.index)
     twice = sorted(index for (index, _), count in times.items() if count > hubs)
     if twice:
-        verdict.violations.append(f"S5: one attempt was started twice: {_some(twice)}")
+        verdict.violations.append(f"one attempt was started twice: {_some(twice)}")
     if strange:
-        verdict.violations.append(f"S5: run under another task's id, or as attempt 0: {_some(strange)}")
+        verdict.violations.append(f"run under another task's id, or as attempt 0: {_some(strange)}")
     unfounded = [
         index
         for index, told in client.outcomes.items()
         if told[0][0] == OK and (index, client.attempts[index]) not in runs.ends
     ]
     if unfounded:
-        verdict.violations.append(f"S5: the attempt said to have succeeded did not: {_some(unfounded)}")
+        verdict.violations.append(f"the attempt said to have succeeded did not: {_some(unfounded)}")
 
 
 def _check_cancelled(verdict: Verdict, client: _Client, runs: _Executions, within: float) -> None:
-    """S11: the word of a cancellation needs its time, but then nothing starts any more."""
+    """The word of a cancellation needs its time, but then nothing starts any more."""
     late = {
         entry.index
         for entry in runs.starts
         if entry.when > client.cancelled.get(entry.index, entry.when) + within
     }
     if late:
-        verdict.violations.append(f"S11: started after they were cancelled: {_some(late)}")
+        verdict.violations.append(f"started after they were cancelled: {_some(late)}")
 
 
 def _check_books(verdict: Verdict, sample: Sample, window: int) -> None:
@@ -221,11 +221,13 @@ def _check_books(verdict: Verdict, sample: Sample, window: int) -> None:
     assert isinstance(pools, list)
     if sample["accepted"] != sum(tasks.values()) + sample["finished"]:
         verdict.violations.append(
-            f"S10: {sample['accepted']} accepted; {tasks}, {sample['finished']} finished"
+            f"counts do not add up: {sample['accepted']} accepted; {tasks}, {sample['finished']} finished"
         )
     for pool in pools:
         if pool["outstanding"] > pool["slots"] * window:
-            verdict.violations.append(f"S9: pool {pool['pool']} has {pool['outstanding']} tasks outstanding")
+            verdict.violations.append(
+                f"more than the window: pool {pool['pool']} has {pool['outstanding']} tasks outstanding"
+            )
 
 
 def _some(indexes: Iterable[int]) -> str:

@@ -64,7 +64,7 @@ def test_an_acknowledged_task_without_an_outcome_is_lost(run):
     verdict = run.check()
 
     assert verdict.lost == [3]
-    assert verdict.violations == ["S1: acknowledged and lost: [3] (1)"]
+    assert verdict.violations == ["acknowledged and lost: [3] (1)"]
 
 
 def test_a_task_with_an_excuse_is_not_lost(run):
@@ -101,13 +101,13 @@ def test_two_outcomes_are_a_duplicate(run):
     verdict = run.check()
 
     assert verdict.duplicated == [2]
-    assert verdict.violations == ["S4: more than one outcome: [2] (1)"]
+    assert verdict.violations == ["more than one outcome: [2] (1)"]
 
 
 def test_an_outcome_that_changes_is_told_apart(run):
     run.outcome(2, "ValueError")
 
-    assert any(violation.startswith("S3") for violation in run.check().violations)
+    assert any(violation.startswith("outcomes that changed") for violation in run.check().violations)
 
 
 def test_what_nobody_submitted_is_unexpected(run):
@@ -116,7 +116,7 @@ def test_what_nobody_submitted_is_unexpected(run):
     verdict = run.check()
 
     assert verdict.unexpected == [7]
-    assert any(violation.startswith("S2") for violation in verdict.violations)
+    assert any(violation.startswith("nobody submitted") for violation in verdict.violations)
 
 
 def test_a_wrong_value_is_seen(run):
@@ -124,7 +124,7 @@ def test_a_wrong_value_is_seen(run):
     run.execute(3)
     run.outcome(3, value="value1")
 
-    assert run.check().violations == ["S12: values that are not their task's: [3] (1)"]
+    assert run.check().violations == ["values that are not their task's: [3] (1)"]
 
 
 def test_an_attempt_that_starts_twice_is_seen_and_a_second_attempt_is_none(run):
@@ -133,11 +133,11 @@ def test_an_attempt_that_starts_twice_is_seen_and_a_second_attempt_is_none(run):
     assert run.check().repeated == [1]
 
     run.execute(1, attempt=2, pid=3)
-    assert run.check().violations == ["S5: one attempt was started twice: [1] (1)"]
+    assert run.check().violations == ["one attempt was started twice: [1] (1)"]
     assert run.check(hubs=2).violations == []
 
     run.execute(1, attempt=2, pid=4)
-    assert run.check(hubs=2).violations == ["S5: one attempt was started twice: [1] (1)"]
+    assert run.check(hubs=2).violations == ["one attempt was started twice: [1] (1)"]
 
 
 def test_a_success_must_be_of_an_attempt_that_ended(run):
@@ -172,14 +172,14 @@ def test_a_start_long_after_the_cancellation_is_seen(run):
     run.execute(3, ends=False)
     assert run.check().violations == []
 
-    assert run.check(cancellation=0.0).violations == ["S11: started after they were cancelled: [3] (1)"]
+    assert run.check(cancellation=0.0).violations == ["started after they were cancelled: [3] (1)"]
 
 
 def test_an_at_most_once_task_that_runs_again_is_seen(run):
     run.execute(1, attempt=2)
 
     assert run.check(once=[2]).violations == []
-    assert run.check(once=[1]).violations == ["S6: at-most-once tasks were started again: [1] (1)"]
+    assert run.check(once=[1]).violations == ["at-most-once tasks were started again: [1] (1)"]
 
 
 def test_books_that_do_not_add_up_are_seen(run):
@@ -189,7 +189,10 @@ def test_books_that_do_not_add_up_are_seen(run):
 
     bad = {**good, "accepted": 6, "pools": [{**pool, "outstanding": 8193}]}
     violations = run.check(samples=[good, bad]).violations
-    assert [violation[:3] for violation in violations] == ["S10", "S9:"]
+    assert [violation.partition(":")[0] for violation in violations] == [
+        "counts do not add up",
+        "more than the window",
+    ]
 
 
 def test_lines_of_many_writers_do_not_mix_and_a_torn_last_line_is_passed_over(tmp_path):

@@ -25,7 +25,7 @@ LONGEST = 0.005
 
 
 def answer(index: int, data: bytes = b"") -> str:
-    """What the task with this number has to give (S12): only this task's arguments make it."""
+    """What the task with this number has to give: only this task's arguments make it."""
     return hashlib.sha256(b"%d:" % index + data).hexdigest()[:24]
 
 

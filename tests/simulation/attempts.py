@@ -1,4 +1,4 @@
-"""S20: which attempt people are told that a task has had, held against the executions that have begun."""
+"""Which attempt people are told that a task has had, held against the executions that have begun."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ class Attempts:
             known = self._known.get((epoch, key), 0)
             require(
                 shown > known or key in self.over,
-                "S20: an execution that had begun is not counted",
+                "an execution that had begun is not counted",
                 key,
                 shown,
                 known,
             )
             if self.calm:
                 sure = shown <= self._ahead.get(key, 0) + before + 1
-                require(sure, "S20: counts what has not begun", key, shown, before)
+                require(sure, "a number counts what has not begun", key, shown, before)
             self._sent[key].add(shown)
             self._own[key, run.attempt, pool].append((epoch, shown))
 
     def began(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
         """A slot of a pool's process starts a task; this is what `current_task().attempt` says there."""
         key, shown = (plan.client, plan.seq), attempt - returns
-        require(shown in self._sent[key], "S20: no attempt of this number was sent", key, shown)
+        require(shown in self._sent[key], "started under a number that was not sent", key, shown)
         self._begun[key].add(shown)
         self._fences[key].add(attempt)
         self._at[pool][key] = max(shown, self._at[pool].get(key, 0))
@@ -140,7 +140,12 @@ class Attempts:
     def succeeded(self, run: DoneRun, plan: Plan) -> None:
         """A client is told of a success; of a key's tasks it may be another's."""
         key, shown = (plan.client, plan.seq), run.attempt - run.returns
-        require(bool(plan.key) or shown in self._begun[key], "S20: no such attempt has begun", key, shown)
+        require(
+            bool(plan.key) or shown in self._begun[key],
+            "succeeded in an attempt that has not begun",
+            key,
+            shown,
+        )
 
     def failed(self, failure: Failed, plan: Plan) -> None:
         """A client is told of a bad end, and of the attempts before."""
@@ -151,22 +156,35 @@ class Attempts:
         for line in failure.history:
             found = _NUMBER.match(line)
             number = int(found[1]) if found else 0
-            require(number in self._sent[key] and number <= shown, "S20: history", key, told, failure.history)
+            require(
+                number in self._sent[key] and number <= shown,
+                "history names an attempt that was not sent",
+                key,
+                told,
+                failure.history,
+            )
         if failure.kind not in NOWHERE and POOLS_DIED not in failure.text:  # it may have begun there
-            require(shown in begun, "S20: no such attempt has begun", key, told, begun)
-        require(shown <= max(self._sent[key], default=0), "S20: more than were sent", key, told)
+            require(shown in begun, "failed in an attempt that has not begun", key, told, begun)
+        require(
+            shown <= max(self._sent[key], default=0), "failed after more attempts than were sent", key, told
+        )
         if self.calm and failure.kind in {"cancelled", "expired"}:
-            require(shown == len(begun), "S20: not the number of those that have begun", key, told, begun)
+            require(shown == len(begun), "ended under another number than have begun", key, told, begun)
 
     def running(self, progress: Progress) -> None:
         """A client is told what runs."""
         key, shown = (progress.client, progress.seq), progress.attempt
-        require(shown in self._sent[key], "S20: no such attempt was sent", key, shown)
+        require(shown in self._sent[key], "said to run in an attempt that was not sent", key, shown)
 
     def check_sure(self, plan: Plan) -> None:
         """Where nothing has gone wrong nothing was counted that has not begun."""
         key = plan.client, plan.seq
-        require(len(self._sent[key]) == plan.runs, "S20: counts what has not begun", plan, self._sent[key])
+        require(
+            len(self._sent[key]) == plan.runs,
+            "more attempts were sent than have begun",
+            plan,
+            self._sent[key],
+        )
 
 
 def _raise(numbers: dict[K, int], key: K, number: int) -> None:

@@ -1,7 +1,4 @@
-"""What the world sees and the machines cannot: who ran what how often, who was told what, and if rightly so.
-
-The letters are those of the specification: S1-S12 safety, L1-L5 liveness.
-"""
+"""What the world sees and the machines cannot: who ran what how often, and who was told what."""
 
 from __future__ import annotations
 
@@ -88,14 +85,14 @@ class Audit:
         self._reopened: Counter[tuple[int, int, int]] = Counter()
 
     def fired(self, life: int, name: str, task: tuple[int, int]) -> None:
-        """3.9: no tick has its name twice, whoever restarts; a clock that was set back restarts names too."""
+        """No tick has its name twice, whoever restarts; a clock that was set back restarts names too."""
         first = self._ticks.setdefault((life, name), task)
-        self.require(first == task, "3.9: a tick twice", name, first, task)
+        self.require(first == task, "a tick twice", name, first, task)
 
     # --- hub ----------------------------------------------------------------------------------------------
 
     def pushed(self, hub: HubMachine, lane: Lane, messages: Sequence[Tasks]) -> None:
-        """S5, S9 and S11 of what one event had pushed on one lane."""
+        """What one event had pushed on one lane is to be run, in a new attempt, and fits its credit."""
         epoch = hub.config.epoch
         tasks, total = (
             hub.state.ledger.tasks,
@@ -103,7 +100,7 @@ class Audit:
         )
         before = lane.outstanding - total
         leaves = (epoch, lane.session) in self.draining
-        self.require(not leaves, "S16: work for a pool that leaves", lane.pool)
+        self.require(not leaves, "work for a pool that leaves", lane.pool)
         for message in messages:
             for run in message.runs:
                 self.durability.pushed(run)
@@ -113,28 +110,30 @@ class Audit:
                 for seq in run.seqs:
                     record = tasks.get(run.client << SEQ_BITS | seq)
                     live = record is not None and record.state is State.SENT and record.attempt == run.attempt
-                    self.require(live, "S11: pushed a task that is not to be run", (run.client, seq))
+                    self.require(live, "pushed a task that is not to be run", (run.client, seq))
                     known = (run.client, seq) in self.cancel_known
-                    self.require(not known, "S11: pushed after its cancellation", (run.client, seq))
+                    self.require(not known, "pushed after its cancellation", (run.client, seq))
                     key = (epoch, run.client, seq)
                     rises = run.attempt > self._attempts.get(key, 0)
-                    self.require(rises, "S5: attempts must rise", key, run.attempt)
+                    self.require(rises, "attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
                     self._pushes[run.client, seq, run.attempt] += 1
         if total:
             self._check_load(hub, lane, messages[-1].runs[-1].spec)
 
     def _check_credit(self, hub: HubMachine, lane: Lane, spec: int, before: int, count: int) -> None:
-        """S9: a task of a second and more, or whose time is unknown, goes to a free slot only."""
+        """A task of a second and more, or whose time is unknown, goes to a free slot only."""
         if before + count <= lane.slots:
             return
         service = hub.state.specs[spec].service
         short = service is not None and service < LONG
-        self.require(short, "S9: prefetched a long task", lane.pool, before, count, service)
+        self.require(short, "prefetched a long task", lane.pool, before, count, service)
 
     def _check_load(self, hub: HubMachine, lane: Lane, last: int) -> None:
-        """S9: short tasks are prefetched within the window."""
-        self.require(lane.outstanding <= lane.slots * MOST_AHEAD, "S9: more than the window", lane.pool)
+        """Short tasks are prefetched within the window."""
+        self.require(
+            lane.outstanding <= lane.slots * MOST_AHEAD, "more outstanding than the window", lane.pool
+        )
         if lane.outstanding <= lane.slots:
             return
         horizon = lane.credit.horizon
@@ -146,10 +145,10 @@ class Audit:
             return min(ONE_AHEAD * horizon, max(service, 1e-7))
 
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
-        self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
+        self.require(load < lane.slots * horizon + 1e-6, "more outstanding than the horizon", lane.pool, load)
 
     def let_go(self, hub: HubMachine, runs: Sequence[LaneRun], now: float) -> None:
-        """S24: of what one event had pushed, no limit lets more run at a time, or start in a window.
+        """Of what one event had pushed, no limit lets more run at a time, or start in a window.
 
         A hub that is new counts as having used up all windows, so that it and those before it are one.
         """
@@ -164,13 +163,17 @@ class Audit:
             for rule in hub.state.specs[run.spec].spec.limits:
                 key = rule.name, rule.keyed * run.part
                 if not rule.window:
-                    self.require(held[key] <= rule.count, "S24: too many at a time", key, held[key])
+                    self.require(
+                        held[key] <= rule.count, "a limit lets too many run at a time", key, held[key]
+                    )
                     continue
                 starts = self._starts.setdefault(rule.name, {})
                 for seq in run.seqs:
                     starts[run.client << SEQ_BITS | seq, run.attempt] = now
                 recent = [when for when in starts.values() if when > now - rule.window + 1e-6]
-                self.require(len(recent) <= rule.count, "S24: too many starts in a window", key, recent)
+                self.require(
+                    len(recent) <= rule.count, "a limit lets too many start in a window", key, recent
+                )
 
     def handed_back(self, task: int, attempt: int) -> None:
         """A hub has taken back what had not started: it was no start."""
@@ -178,7 +181,7 @@ class Audit:
             starts.pop((task, attempt), None)
 
     def ordered(self, hub: HubMachine, runs: Sequence[LaneRun]) -> None:
-        """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
+        """Nothing that an event had pushed goes before what is more urgent, nor before its elders."""
         urgent: dict[Route, int] = {}
         for record in hub.state.ledger.backlog.entries():
             if (
@@ -189,22 +192,22 @@ class Audit:
         for run in runs:
             entry = hub.state.specs[run.spec]
             waits = urgent.get(entry.route, 0)
-            self.require(waits <= entry.spec.priority, "S17: pushed before what is more urgent", entry.spec)
+            self.require(waits <= entry.spec.priority, "a task goes before what is more urgent", entry.spec)
             for seq in run.seqs if run.attempt == 1 else ():
                 plan = self._workload.plans[run.client, seq]
                 line = (run.client, plan.group, run.spec, run.part)
                 if plan.key or plan.start_at or plan.upstream:
                     continue  # in a run of its own
                 in_order = seq > self._newest.get(line, 0)
-                self.require(in_order, "S17: not first in, first out", line, seq)
+                self.require(in_order, "not first in, first out", line, seq)
                 self._newest[line] = seq
 
     def received(self, runs: Sequence[Run] | Sequence[DoneRun]) -> None:
-        """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""
+        """Nothing comes that is larger than this hub takes: it would cut the link for all others."""
         limit = self.limits[-1]
         for run in runs if limit else ():
             largest = max(map(len, run.payloads), default=0)
-            self.require(largest <= limit, "S14: larger than the hub takes", largest, limit)
+            self.require(largest <= limit, "larger than the hub takes", largest, limit)
 
     def taken_in(self, hub: HubMachine, client: int, runs: Sequence[Run], now: float) -> None:
         """Notes when tasks are in a hub for the first time: until then a full link or hub holds them back."""
@@ -220,7 +223,7 @@ class Audit:
         self._kept_until[key] = max(until, self._kept_until.get(key, 0.0))
 
     def delivered(self, epoch: int, number: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
-        """S3, S4: the hub states one outcome of a task, under one number."""
+        """The hub states one outcome of a task, under one number."""
         for run in done:
             for seq in run.seqs:
                 self._stated(epoch, run.client, seq, number)
@@ -264,53 +267,53 @@ class Audit:
         known = self._deliveries[key]
         known.add(number)
         once = len(known) <= 1 + self._reopened[key]
-        self.require(once, "S3: two outcomes of one task", (client, seq), known, number)
+        self.require(once, "two outcomes of one task", (client, seq), known, number)
 
     # --- pools and slots ----------------------------------------------------------------------------------
 
     def started(self, plan: Plan, attempt: int, returns: int, pool: str, now: float) -> None:
-        """S2, S5, S6, S22: only what was pushed runs, each attempt once, at-most-once tasks once; in time."""
+        """Only what was pushed runs, each attempt once, at-most-once tasks once; in time."""
         plan.runs += 1
         self.attempts.began(plan, attempt, returns, pool)
         key = (plan.client, plan.seq, attempt)
         self._runs[key] += 1
-        self.require(
-            self._runs[key] <= self._pushes[key], "S5: an attempt ran more often than it was sent", key
-        )
+        self.require(self._runs[key] <= self._pushes[key], "an attempt ran more often than it was sent", key)
         gone = (plan.client, plan.seq) in self.orphaned
-        self.require(not gone, "S13: ran, though bound to a client that is gone", key)
+        self.require(not gone, "ran, though bound to a client that is gone", key)
         in_time = now >= plan.start_at or self.clock_moved
-        self.require(in_time, "S22: started before its time", key, plan.start_at)
+        self.require(in_time, "started before its time", key, plan.start_at)
         once = plan.kind.spec.acks == "early"
-        self.require(plan.runs == 1 or not once, "S6: an at-most-once task ran again", key)
+        self.require(plan.runs == 1 or not once, "an at-most-once task ran again", key)
 
     def handed(self, plan: Plan, handed: dict[int, Value]) -> None:
-        """S23: a task that depends on others starts when these have ended as it asks, with their outcomes."""
+        """A task that depends on others starts when these have ended as it asks, with their outcomes."""
         for seq in plan.upstream:
             akin = self._akin(self._workload.plans[plan.client, seq])
             value = handed.get(seq)
             if seq in plan.needs and value is None:
                 early = plan.when == FAILURE
-                self.require(early, "S23: an outcome is missing", plan, seq)
+                self.require(early, "a dependent was handed no outcome", plan, seq)
             elif value is not None and value.failed is None:
                 promise = self._workload.plans[plan.client, seq]
                 results = (
                     self.fulfilled[promise.key] if promise.is_promise else {other.result for other in akin}
                 )
-                self.require(value.payload in results, "S23: another task's outcome", plan, seq)
+                self.require(
+                    value.payload in results, "a dependent was handed another task's outcome", plan, seq
+                )
             if plan.when == SUCCESS:
                 good = value is None or value.failed is None
-                self.require(good, "S23: started after a failure", plan, seq, value)
+                self.require(good, "a dependent started after a failure", plan, seq, value)
                 begun = any(one.successes or one.key in self.fulfilled for one in akin)
-                self.require(begun, "S23: started before it had ended", plan, seq)
+                self.require(begun, "a dependent started before what it depends on had ended", plan, seq)
         if plan.when == FAILURE:
             upstream = [self._workload.plans[plan.client, seq] for seq in plan.upstream]
-            self.require(any(map(self._may_fail, upstream)), "S23: none failed", plan)
+            self.require(any(map(self._may_fail, upstream)), "started after a failure, and none failed", plan)
 
     def first(self, key: str, epoch: int, client: int) -> None:
-        """S24: a hub tells one client, at most, that it was the first to fulfil a promise."""
+        """A hub tells one client, at most, that it was the first to fulfil a promise."""
         known = self._first.setdefault((epoch, key), client)
-        self.require(known == client, "S24: two were the first to fulfil a promise", key, epoch)
+        self.require(known == client, "two were the first to fulfil a promise", key, epoch)
 
     def _may_fail(self, plan: Plan) -> bool:
         key, spec = (plan.client, plan.seq), plan.kind.spec
@@ -332,22 +335,20 @@ class Audit:
         self._died[plan.client, plan.seq, attempt] += 1
 
     def obeyed(self, pool: str, instance: int, state: str) -> None:
-        """S21: who drains or pauses was told to: not another process that waits for its name."""
-        self.require((pool, instance) in self.commanded, "S21: obeys what another was told", pool, state)
+        """Who drains or pauses was told to: not another process that waits for its name."""
+        self.require((pool, instance) in self.commanded, "obeys what another was told", pool, state)
 
     def blamed(self, failures: Sequence[Failed]) -> None:
-        """S8: only what ran when its slot died is blamed for it."""
+        """Only what ran when its slot died is blamed for it."""
         for failure in failures:
             if failure.kind in ("crash", "oom", "hard_timeout"):
                 key = (failure.client, failure.seq, failure.attempt)
-                self.require(
-                    self._died[key] > 0, f"S8: blamed for a {failure.kind} that it had no part in", key
-                )
+                self.require(self._died[key] > 0, f"blamed for a {failure.kind} that it had no part in", key)
 
     # --- clients ------------------------------------------------------------------------------------------
 
     def resolved(self, client: int, done: Sequence[DoneRun], failed: Sequence[Failed], now: float) -> None:
-        """S2, S4, S12: one outcome for each task, and one that it can have."""
+        """One outcome for each task, and one that it can have."""
         for run in done:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
                 if plan := self._outcome(client, seq, "done"):
@@ -364,10 +365,10 @@ class Audit:
         key = (client, seq)
         plan = self._workload.plans.get(key)
         if plan is None:
-            raise Violation(f"S2: an outcome of a task that was never submitted: {key}")
+            raise Violation(f"an outcome of a task that was never submitted: {key}")
         if key in self.cancelled:
             return None  # its client has given it up, and drops what it hears of it
-        self.require(key not in self.outcomes, "S4: a second outcome", key, self.outcomes.get(key), kind)
+        self.require(key not in self.outcomes, "a second outcome", key, self.outcomes.get(key), kind)
         self.outcomes[key] = kind
         if plan.kind.spec.sink:
             self.consumption.ended(plan, kind)
@@ -376,25 +377,25 @@ class Audit:
     def _check_result(self, plan: Plan, payload: bytes) -> None:
         if plan.is_promise:
             given = self.fulfilled.get(plan.key, set())
-            self.require(payload in given, "S24: nobody has given this promise its value", plan, payload)
+            self.require(payload in given, "nobody has given this promise its value", plan, payload)
             return
         if plan.is_attachment:
             other = self._workload.attached_to(plan)
-            self.require(payload == other.result, "S25: not the other task's result", plan, payload)
+            self.require(payload == other.result, "an attachment has another task's result", plan, payload)
             return
         if plan.key:
             accepted = {other.result for other in self._same_key(plan)}
-            self.require(payload in accepted, "S12: not the result of any task of this key", plan.key)
+            self.require(payload in accepted, "not the result of any task of this key", plan.key)
             at = (plan.kind.spec.name, plan.key)
             old = plan.kind.spec.keep and plan.submitted >= self._kept_until.get(at, 0.0)
-            self.require(not old, "S15: an outcome that should be forgotten", plan)
+            self.require(not old, "an outcome that should be forgotten", plan)
             return
         fits = any(not plan.too_large(limit) for limit in self.limits)
-        self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))
+        self.require(fits, "succeeded, and no hub takes as much", (plan.client, plan.seq))
         result = plan.result if plan.keeps_result else b""
-        self.require(payload == result, "S12: another task's result", (plan.client, plan.seq), payload)
+        self.require(payload == result, "another task's result", (plan.client, plan.seq), payload)
         hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS, Act.PLAGUE)
-        self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
+        self.require(not hopeless, "succeeded though it cannot", (plan.client, plan.seq), plan.act)
 
     def _same_key(self, plan: Plan) -> list[Plan]:
         return [
@@ -407,12 +408,16 @@ class Audit:
         spec, kind = plan.kind.spec, failure.kind
         if plan.is_promise:
             given = self.fulfilled.get(plan.key, set())
-            self.require(kind == "exception" and b"" in given, "S24: nobody has refused this", plan, failure)
+            self.require(
+                kind == "exception" and b"" in given, "nobody has refused this promise", plan, failure
+            )
             return
         if plan.is_attachment:
             other = self._workload.attached_to(plan)
             ended = other.successes or not {(other.client, other.seq)}.isdisjoint(self.outcomes)
-            self.require(kind == UNKNOWN and bool(ended), "S25: the other goes on", plan, failure)
+            self.require(
+                kind == UNKNOWN and bool(ended), "an attachment ended, and its task goes on", plan, failure
+            )
             return
         akin = self._same_key(plan) if plan.key else [plan]
         deaths = sum(other.deaths for other in akin)  # after a restart another of them may be run
@@ -458,7 +463,7 @@ class Audit:
         return any(one.upstream and one.when == SUCCESS for one in akin)
 
     def check_blocked(self) -> None:
-        """S23: of every task that never started, one that it depends on ended badly.
+        """Of every task that never started, one that it depends on ended badly.
 
         What was in a sink of a hub that died runs again, and may end in another way.
         """
@@ -472,7 +477,7 @@ class Audit:
             several = several or not self.again.isdisjoint(keys)  # the further run may end in another way
             elsewhere = several and not self.failed.isdisjoint(keys)
             elsewhere = elsewhere or not self.attempts.over.isdisjoint(keys) or self._is_too_large_again(keys)
-            self.require(failed or elsewhere, "S23: blocked, and none failed", plan, ends)
+            self.require(failed or elsewhere, "blocked, and none failed", plan, ends)
 
     def _is_too_large_again(self, keys: Sequence[tuple[int, int]]) -> bool:
         """Return True if one of these has to run again, and a later hub takes no call of its size."""
@@ -481,7 +486,7 @@ class Audit:
         return any(0 < limit < size for limit in self.limits for size in calls)
 
     def told(self, client: int, news: object) -> None:
-        """S20: a client is told what runs, or has run; under a key it may be another's task."""
+        """A client is told what runs, or has run; under a key it may be another's task."""
         plans = self._workload.plans
         for progress in news.progress if isinstance(news, Notice) else ():
             key = client, progress.seq
@@ -500,26 +505,24 @@ class Audit:
         return why == POOLS_DIED and int(count) <= lost
 
     def settled(self, plans: Sequence[Plan]) -> None:
-        """S11: where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""
+        """Where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""
         for plan in plans:
             key = (plan.client, plan.seq)
             ended = key in self.cancelled or key in self.outcomes or plan.key
-            self.require(
-                plan.runs > 0 or bool(ended), "S11: given up, and neither started nor cancelled", plan
-            )
+            self.require(plan.runs > 0 or bool(ended), "given up, and neither started nor cancelled", plan)
 
     # --- at the end ---------------------------------------------------------------------------------------
 
     def check_once(self, plans: Sequence[Plan]) -> None:
-        """S7, L5: where nothing went wrong, every task ran exactly as often as planned, and none is lost."""
+        """Where nothing went wrong, every task ran exactly as often as planned, and none is lost."""
         more = self.attempts.over | self.again
         for plan in [plan for plan in plans if (plan.client, plan.seq) not in more]:
             key = (plan.client, plan.seq)
             if key in self.unwanted and self.outcomes.get(key) == "cancelled" and not plan.key:
                 unstarted = plan.runs == 0 or plan.is_refused
-                self.require(unstarted, "S11: cancelled unless started, and had started", plan)
+                self.require(unstarted, "cancelled unless started, and had started", plan)
             lost = self.outcomes.get(key) == "lost" and not plan.deaths
-            self.require(not lost, "S6: lost, though nothing went wrong", plan)
+            self.require(not lost, "lost, though nothing went wrong", plan)
             if (
                 key not in self.cancelled
                 and self.outcomes.get(key) not in ("expired", "cancelled", "dependency")
@@ -531,7 +534,7 @@ class Audit:
                 )  # by one pool after another
                 self.require(
                     plan.runs == expected or refused,
-                    "S7: ran too often or too seldom",
+                    "ran too often or too seldom",
                     plan,
                     expected,
                 )

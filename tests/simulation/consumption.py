@@ -1,11 +1,11 @@
 """What sinks promise, checked as it happens.
 
-K1  a task with a sink ends for its client only after a consumer has acknowledged its outcome
-K2  an outcome that a hub has taken as acknowledged is not delivered again by that hub
-K3  a hub takes an outcome as acknowledged once, after it was delivered, and a program has acknowledged it
-K4  no consumer's program is given again what it has acknowledged
-K5  where all is well, and consumers take everything, sinks are empty in the end
-K6  values that a client puts into a sink go there in their order
+- a task with a sink ends for its client only after a consumer has acknowledged its outcome
+- an outcome that a hub has taken as acknowledged is not delivered again by that hub
+- a hub takes an outcome as acknowledged once, after it was delivered, and a program has acknowledged it
+- no consumer's program is given again what it has acknowledged
+- where all is well, and consumers take everything, sinks are empty in the end
+- values that a client puts into a sink go there in their order
 """
 
 from __future__ import annotations
@@ -41,17 +41,23 @@ class Consumption:
         self._newest: dict[tuple[int, int, str], int] = {}
 
     def delivered(self, epoch: int, message: SinkDeliver) -> None:
-        """K2: a hub sends outcomes to a consumer, perhaps once more."""
+        """A hub sends outcomes to a consumer, perhaps once more."""
         for ending in _endings([*message.done, *message.failed]):
-            require((epoch, ending) not in self._settled, "K2: delivered after it was acknowledged", ending)
+            require(
+                (epoch, ending) not in self._settled,
+                "an outcome was delivered after it was acknowledged",
+                ending,
+            )
             self._delivered.add((epoch, ending))
 
     def settled(self, epoch: int, outcome: DoneRun | Failed) -> None:
-        """K3: a hub has taken outcomes as acknowledged."""
+        """A hub has taken outcomes as acknowledged."""
         for ending in _endings([outcome]):
-            require((epoch, ending) in self._delivered, "K3: acknowledged and never delivered", ending)
-            require((epoch, ending) not in self._settled, "K3: acknowledged twice", ending)
-            require(ending[:2] in self.acknowledged, "K3: no program has acknowledged it", ending)
+            require(
+                (epoch, ending) in self._delivered, "an outcome was acknowledged and never delivered", ending
+            )
+            require((epoch, ending) not in self._settled, "an outcome was acknowledged twice", ending)
+            require(ending[:2] in self.acknowledged, "no program has acknowledged an outcome", ending)
             self._settled.add((epoch, ending))
 
     def forgotten(self, epoch: int, client: int) -> None:
@@ -66,25 +72,25 @@ class Consumption:
             del self._newest[line]
 
     def put(self, epoch: int, plans: Sequence[Plan]) -> None:
-        """K6: successes go into a sink, of which values have not run anywhere."""
+        """Successes go into a sink, of which values have not run anywhere."""
         for plan in plans:
             if plan.is_value:
                 line = epoch, plan.client, plan.kind.spec.sink
-                require(plan.seq > self._newest.get(line, 0), "K6: not in its order", plan)
+                require(plan.seq > self._newest.get(line, 0), "a value went into its sink out of order", plan)
                 self._newest[line] = plan.seq
                 plan.successes += 1
 
     def taken(self, plan: Plan, outcome: SinkOutcome, before: set[Task]) -> None:
-        """K4, S12: a program is given an outcome; it has acknowledged those before itself."""
-        require(outcome.task not in before, "K4: given again after it was acknowledged", plan)
+        """A program is given an outcome; it has acknowledged those before itself."""
+        require(outcome.task not in before, "an outcome was given again after it was acknowledged", plan)
         value = outcome._value
         if value is not None and value.failed is None:
-            require(value.payload == plan.result, "S12: another task's result", plan)
+            require(value.payload == plan.result, "a sink gave another task's result", plan)
 
     def ended(self, plan: Plan, kind: str) -> None:
-        """K1: the client of a task with a sink hears how it has ended."""
+        """The client of a task with a sink hears how it has ended."""
         known = (plan.client, plan.seq) in self.acknowledged or kind in PAST_THE_SINK
-        require(known, "K1: ended before its outcome was acknowledged", plan, kind)
+        require(known, "a task ended before its outcome was acknowledged", plan, kind)
 
 
 def _endings(outcomes: Sequence[DoneRun | Failed]) -> Iterator[Ending]:

@@ -1,9 +1,9 @@
-"""What a journal promises, checked as it happens: J1-J5 of the specification of durable tasks.
+"""What a journal promises, checked as it happens.
 
-J1  no hub says that a task is accepted before it is written
-J2  the next hub knows every accepted task, or how it has ended
-J3  a task that was written to be over, or how it has ended, is not run again
-J4  a task that was accepted runs, or has a reason not to, whoever is dead
+- no hub says that a task is accepted before it is written
+- the next hub knows every accepted task, or how it has ended
+- a task that was written to be over, or how it has ended, is not run again
+- a task that was accepted runs, or has a reason not to, whoever is dead
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Durability:
                 self._kept[key] = (entry.until, entry.tasks)
 
     def acknowledged(self, client: int, number: int, confirmed: int) -> None:
-        """J1: a hub tells a client that its Submits are accepted up to this one.
+        """A hub tells a client that its Submits are accepted up to this one.
 
         Args:
             client: the client.
@@ -97,7 +97,7 @@ class Durability:
             self._said.update(submits[taken])
             for task in submits.pop(taken):
                 written = self._written.get(task, 0) if taken >= self._brought.get(task, 0) else 0
-                require(written <= confirmed, "J1: accepted before it is written", task, written, confirmed)
+                require(written <= confirmed, "accepted before it is written", task, written, confirmed)
 
     def lost(self) -> None:
         """A hub dies whose memory alone had its journal; what it has said last may be on its way still."""
@@ -122,7 +122,7 @@ class Durability:
         self.excused.update(task for key in lost for task in _written_under(key, before[key]))
 
     def reloaded(self, hub: HubMachine, entries: Mapping[str, Entry]) -> set[Task]:
-        """J2: a hub has read its journal; return the tasks that it runs once more, for nobody."""
+        """A hub has read its journal; return the tasks that it runs once more, for nobody."""
         state = hub.state
         parts = [parts_of(key) for key in entries]
         self._settled = set()
@@ -147,7 +147,7 @@ class Durability:
             waits = session is not None and session.unacknowledged({seq})
             waits = waits or state.sinks.unacknowledged(client, {seq})  # it has expired meanwhile
             known = task in here or waits or state.result_cache.of_task(task, state.now)
-            require(bool(known), "J2: accepted, and the next hub does not know it", (client, seq))
+            require(bool(known), "accepted, and the next hub does not know it", (client, seq))
         return {task for task in self.ended if task[0] << SEQ_BITS | task[1] in here}
 
     def reopened(self, tasks: set[Task], submit: int) -> None:
@@ -159,9 +159,9 @@ class Durability:
             self._brought[task] = submit
 
     def pushed(self, run: LaneRun) -> None:
-        """J3: a hub sends these to a pool."""
+        """A hub sends these to a pool."""
         again = [seq for seq in run.seqs if (run.client, seq) in self._settled]
-        require(not again, "J3: runs again, and its outcome was written", run.client, again)
+        require(not again, "runs again, and its outcome was written", run.client, again)
 
 
 def may_outlive(plan: Plan) -> bool:

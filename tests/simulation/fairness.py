@@ -1,4 +1,4 @@
-"""S18: whose turn it is when not all can have one, held against what the hub pushes and what it lets wait."""
+"""Whose turn it is when not all can have one, held against what the hub pushes and what it lets wait."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Fairness:
                 waiting.others = former.others
             seen |= former.turns[group]
             for other, length in turns:
-                require(other not in seen, "S18: a group had two turns while another waited", other, group)
-                require(length <= QUANTUM, "S18: a turn is too long", other, length)
+                require(other not in seen, "a group had two turns while another waited", other, group)
+                require(length <= QUANTUM, "a group's turn is too long", other, length)
                 seen.add(other)
         return waiting
 
@@ -120,8 +120,8 @@ def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[N
 def _let_by(name: Name, waiting: Waiting, others: set[Name]) -> None:
     """A lineup still waits, and these others were given something on lanes that serve it."""
     for other in others:
-        require(other[1] >= name[1], "S18: pushed before what is more urgent", other, name)
+        require(other[1] >= name[1], "a queue had a turn before what is more urgent", other, name)
         if other[1] == name[1]:
             again = other in waiting.others
-            require(not again, "S18: a queue had two turns while another waited", other, name)
+            require(not again, "a queue had two turns while another waited", other, name)
             waiting.others.add(other)

@@ -122,7 +122,7 @@ def adoption_check(patch: Patch) -> None:
 
 
 def waiters_id(patch: Patch) -> None:
-    """A pool that has a task under a waiter's id is believed to have it under the record's own (V1)."""
+    """A pool that has a task under a waiter's id is believed to have it under the record's own."""
     adopt = Adoption.adopt
 
     def forget(self: Adoption, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
@@ -304,27 +304,27 @@ def handed_back_before(patch: Patch) -> None:
 
 
 def charges_told(patch: Patch) -> None:
-    """Nobody but the hub knows what has been charged to a task (V8)."""
+    """Nobody but the hub knows what has been charged to a task."""
     patch.setattr(ClientSession, "charged", lambda self, seq, used: None)
 
 
 def charges_brought(patch: Patch) -> None:
-    """A client that submits its tasks again says nothing of what they have used up (V8)."""
+    """A client that submits its tasks again says nothing of what they have used up."""
     patch.setattr(Charges, "message", lambda self, runs, now: [])
 
 
 def time_to_start(patch: Patch) -> None:
-    """The time that a task may take to start begins anew with each hub (V8d)."""
+    """The time that a task may take to start begins anew with each hub."""
     patch.setattr(Charges, "accepted", lambda self, runs, now: None)
 
 
 def numbers_brought(patch: Patch) -> None:
-    """A pool says what it holds, and nothing of what has ended there: its numbers are given again (V8b)."""
+    """A pool says what it holds, and nothing of what has ended there: its numbers are given again."""
     patch.setattr(Spool, "remember", lambda self, attempts: None)
 
 
 def failures_reported(patch: Patch) -> None:
-    """What failed before its client was back has not failed (V8)."""
+    """What failed before its client was back has not failed."""
     claim = Unclaimed.claim
 
     def successes(self: Unclaimed, task: int) -> list[object]:

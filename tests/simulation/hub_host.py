@@ -403,7 +403,7 @@ class HubHost(Host[HubMachine]):
         for push in pushes:
             by_lane.setdefault(push.session, []).append(push.message)
         late = self.machine.attachments.early.keys() & self.machine.state.ledger.tasks.keys()
-        audit.require(not late, "S25: an attachment waits for a task that is there", late)
+        audit.require(not late, "an attachment waits for a task that is there", late)
         for session, messages in by_lane.items():
             audit.pushed(self.machine, self.machine.state.lanes[session], messages)
 

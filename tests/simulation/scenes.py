@@ -85,7 +85,7 @@ class World(Protocol):
 
 
 def orphans(world: World) -> None:
-    """S13: a client and the hub die together; what was bound to the client is dropped, and runs no more."""
+    """A client and the hub die together; what was bound to the client is dropped, and runs no more."""
     setting, hub = world.setting, world.hub
     timetable, chance, audit = setting.timetable, setting.chance, setting.audit
     client = chance.choice(world.clients)
@@ -107,10 +107,10 @@ def orphans(world: World) -> None:
     latest = timetable.now + TASKS * CANCEL_GRACE
     while (left := _held_for(world, client)) and timetable.now < latest:
         world.until(timetable.now + 1.0)  # one may be cleaning up, with others behind it
-    audit.require(not left, "S13: pools hold what is bound to a client that is gone", left)
+    audit.require(not left, "pools hold what is bound to a client that is gone", left)
     audit.orphaned.update((plan.client, plan.seq) for plan in plans)
     unclaimed = len(hub.machine.state.unclaimed)
-    audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
+    audit.require(not unclaimed, "the hub still counts on a client that is gone", unclaimed)
 
 
 def _held_for(world: World, client: ClientHost) -> list[Held]:
@@ -120,21 +120,21 @@ def _held_for(world: World, client: ClientHost) -> list[Held]:
 
 
 def remembered(world: World) -> None:
-    """S15: tasks under a key have ended, and come again to the next hub, which knows nothing of them."""
+    """Tasks under a key have ended, and come again to the next hub, which knows nothing of them."""
     setting = world.setting
     timetable, chance = setting.timetable, setting.chance
     client = chance.choice(world.clients)
     client.submit_all(setting.workload.keyed_burst, KEYED)
-    world.finish("L1", LEAVES)
+    world.finish("tasks have not ended", LEAVES)
     setting.audit.faults["crash", "hub that remembers"] += 1
     _replace_hub(world)
     world.until(timetable.now + BACK)
     client.submit_all(setting.workload.keyed_burst, KEYED)
-    world.finish("L1", LEASE + LEAVES)
+    world.finish("tasks have not ended", LEASE + LEAVES)
 
 
 def promises(world: World, *, foul: bool) -> None:
-    """S24, L8: a promise has the first value that anybody gave it, for all who wait, whatever dies meanwhile.
+    """A promise has the first value that anybody gave it, for all who wait, whatever dies meanwhile.
 
     Args:
         foul: messages are lost meanwhile, and the hub dies.
@@ -161,11 +161,11 @@ def promises(world: World, *, foul: bool) -> None:
     world.until(timetable.now + BACK)
     for index in range(PROMISES):  # a hub that died may have taken a value along that nobody had yet
         world.clients[0].fulfil(f"promise-{index}", b"last-%d" % index, PROMISED_FOR)
-    world.finish("L8", LEASE + LEAVES)
+    world.finish("promises have not ended", LEASE + LEAVES)
 
 
 def comeback(world: World) -> None:
-    """L7: pools that are all back after the hub's death keep nothing waiting that was submitted before it."""
+    """Pools that are all back after the hub's death keep nothing waiting that was submitted before it."""
     setting, hub = world.setting, world.hub
     timetable, chance = setting.timetable, setting.chance
     # The hub waits for nobody before it, even if it stood still meanwhile, and pools know of each other.
@@ -189,12 +189,12 @@ def comeback(world: World) -> None:
     someone_left = any(pool.left is not None for pool in world.pools)
     world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling or someone_left else BACK_AGAIN))
     waiting = len(hub.machine.state.recovery.waiting)
-    setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
-    world.finish("L7", LEAVES)
+    setting.audit.require(not waiting, "all pools are back, and what was submitted again waits")
+    world.finish("tasks have not ended after all pools came back", LEAVES)
 
 
 def shared(world: World) -> None:
-    """S12, L1: two clients wait for tasks of the same keys, and the hub starts again: each has its outcome.
+    """Two clients wait for tasks of the same keys, and the hub starts again: each has its outcome.
 
     Who comes back first to the new hub differs: a pool may hold a task under the id of whoever comes second.
     """
@@ -211,11 +211,11 @@ def shared(world: World) -> None:
             host.pause()
             timetable.after(APART * LEASE * chance.random(), host.resume)
     _replace_hub(world)
-    world.finish("L1", LEASE + LEAVES)
+    world.finish("tasks have not ended", LEASE + LEAVES)
 
 
 def attached(world: World, *, foul: bool) -> None:
-    """S25: a client that waits for another's task by its id has its outcome, whoever comes back first.
+    """A client that waits for another's task by its id has its outcome, whoever comes back first.
 
     Args:
         foul: the hub dies meanwhile.
@@ -237,11 +237,11 @@ def attached(world: World, *, foul: bool) -> None:
         late.pause()
         timetable.after(APART * LEASE * chance.random(), late.resume)
         _replace_hub(world)
-    world.finish("L1", LEASE + LEAVES)
+    world.finish("tasks have not ended", LEASE + LEAVES)
 
 
 def inherited(world: World) -> None:
-    """J5: client and hub die together; another client has all accepted tasks' outcomes, by their ids."""
+    """Client and hub die together; another client has all accepted tasks' outcomes, by their ids."""
     setting, hub = world.setting, world.hub
     timetable, chance, workload = setting.timetable, setting.chance, setting.workload
     owner, heir = chance.sample(world.clients, 2)
@@ -266,12 +266,14 @@ def inherited(world: World) -> None:
         other.tell(LinkLost())
     world.until(timetable.now + BACK)
     heirlooms = heir.submit_all(partial(workload.attached_burst, plans), len(plans))
-    world.finish("J5", 3 * LEASE + LEAVES)
+    world.finish("an heir's outcomes have not come", 3 * LEASE + LEAVES)
     for plan, left in zip(heirlooms, plans, strict=True):
         ended = setting.audit.outcomes.get((plan.client, plan.seq))
         taken = (left.client, left.seq) in setting.audit.outcomes  # before it died
         dropped = _is_dropped(world, left)
-        setting.audit.require(ended == "done" or taken or dropped, "J5: nobody has it", left, ended)
+        setting.audit.require(
+            ended == "done" or taken or dropped, "nobody has the outcome of an accepted task", left, ended
+        )
 
 
 def _is_dropped(world: World, plan: Plan) -> bool:
@@ -280,7 +282,7 @@ def _is_dropped(world: World, plan: Plan) -> bool:
 
 
 def chained(world: World) -> None:
-    """L1: a client comes back to another hub with a chain of which pools have ended a task meanwhile."""
+    """A client comes back to another hub with a chain of which pools have ended a task meanwhile."""
     setting = world.setting
     timetable, chance = setting.timetable, setting.chance
     client = chance.choice(world.clients)
@@ -292,11 +294,11 @@ def chained(world: World) -> None:
     _replace_hub(world)
     world.until(timetable.now + APART * LEASE * chance.random())
     client.resume()
-    world.finish("L1", LEASE + LEAVES)
+    world.finish("tasks have not ended", LEASE + LEAVES)
 
 
 def turned_slow(world: World) -> list[Plan]:
-    """S9: what was sent ahead of need, by what was known then, comes back: what is urgent starts next.
+    """What was sent ahead of need, by what was known then, comes back: what is urgent starts next.
 
     Returns:
         the tasks of the scene.
@@ -305,42 +307,42 @@ def turned_slow(world: World) -> list[Plan]:
     timetable, audit = setting.timetable, setting.audit
     client = setting.chance.choice(world.clients)
     plans = client.submit_all(setting.workload.quick_burst, QUICK)
-    world.finish("L1", LEAVES)
+    world.finish("tasks have not ended", LEAVES)
     slots = sum(len(pool.machine.slots) for pool in world.pools)
     plans += client.submit_all(setting.workload.slow_burst, SLOW * slots)
     world.until(timetable.now + CALLED_BACK)
     urgent = client.submit_all(setting.workload.steady_burst, 1)
     for lane in world.hub.machine.state.lanes.values():
         stays = lane.outstanding > lane.slots
-        audit.require(not stays, "S9: sent ahead, and not called back", lane.pool, lane.outstanding)
+        audit.require(not stays, "sent ahead, and not called back", lane.pool, lane.outstanding)
     world.until(timetable.now + BACK)
     task = client.client << SEQ_BITS | urgent[0].seq
     came = task in world.hub.machine.state.ledger.tasks  # else its caps are reached
     world.until(timetable.now + SLOW_SECONDS + JOINS - CALLED_BACK - BACK)
     starts = urgent[0].runs > 0 or not came
-    audit.require(starts, "S9: urgent, and behind what was sent ahead", urgent[0])
-    world.finish("L1", 2 * SLOW * SLOW_SECONDS + LEAVES)  # some wait for tasks of their own
+    audit.require(starts, "urgent, and behind what was sent ahead", urgent[0])
+    world.finish("tasks have not ended", 2 * SLOW * SLOW_SECONDS + LEAVES)  # some wait for tasks of their own
     return plans + urgent
 
 
 def plague(world: World) -> None:
-    """S8: a task that kills each pool that runs it is given up, and all others are done."""
+    """A task that kills each pool that runs it is given up, and all others are done."""
     setting, audit = world.setting, world.setting.audit
     setting.calm = audit.attempts.calm = False
     client = setting.chance.choice(world.clients)
     slots = sum(len(pool.machine.slots) for pool in world.pools)
     plans = client.submit_all(setting.workload.plague_burst, 4 * slots)
-    world.finish("S8: a task kills pool after pool", PLAGUE_OVER)
+    world.finish("tasks have not ended among dying pools", PLAGUE_OVER)
     limit = world.hub.machine.config.pool_loss_limit
     for plan in plans:
         ended = audit.outcomes[plan.client, plan.seq]
         guilty = plan.act is Act.PLAGUE
-        audit.require(ended == ("crash" if guilty else "done"), "S8: the wrong one is given up", plan, ended)
-        audit.require(plan.runs <= limit, "S8: a task kills pool after pool", plan)
+        audit.require(ended == ("crash" if guilty else "done"), "the wrong task is given up", plan, ended)
+        audit.require(plan.runs <= limit, "a task kills pool after pool", plan)
 
 
 def budgets(world: World) -> None:
-    """S5, S8, S20: retries, crashes, numbers of attempts and the time to start in outlive hubs.
+    """Retries, crashes, numbers of attempts and the time to start in outlive hubs.
 
     The hubs die when nothing is under way; all who know what has been charged live, so all of it counts.
     """
@@ -360,8 +362,8 @@ def budgets(world: World) -> None:
     world.until(max(timetable.now, came + expiring[0].kind.spec.expires + LATE))
     for plan in expiring:
         told = setting.audit.outcomes.get((plan.client, plan.seq))
-        setting.audit.require(told == "expired", "S8: it has more time to start in than it asked for", plan)
-    world.finish("L1", 2 * LEASE + LEAVES)
+        setting.audit.require(told == "expired", "a task has more time to start in than it asked for", plan)
+    world.finish("tasks have not ended", 2 * LEASE + LEAVES)
     setting.audit.check_once([plan for plan in plans if not plan.kind.spec.expires])
 
 
@@ -403,7 +405,7 @@ def _cut_off(world: World, pool: PoolHost) -> None:
 
 
 def departure(world: World, *, foul: bool) -> list[Plan]:
-    """L6: who is told by an operator to leave does, with nothing lost; who takes its place gets work.
+    """Who is told by an operator to leave does, with nothing lost; who takes its place gets work.
 
     Args:
         foul: messages are lost meanwhile, or the pool is cut off for longer than its lease.
@@ -426,21 +428,21 @@ def departure(world: World, *, foul: bool) -> list[Plan]:
         setting.network.weather = Weather(chance.choice((0.3, 0.6)))
     world.until(timetable.now + 0.01)
     named = sorted(set(hub.dismissed[before:]))
-    audit.require(len(named) == 1, "L6: not one pool was told to leave", verb, named)
+    audit.require(len(named) == 1, "not one pool was told to leave", verb, named)
     (leaver,) = (pool for pool in world.pools if pool.name == named[0])
     world.until(timetable.now + 1.5)
     setting.network.weather = None
     deadline = timetable.now + LEAVES
     while leaver.left is None:
-        audit.require(timetable.now < deadline, "L6: told to leave, and has not", verb, leaver.name)
+        audit.require(timetable.now < deadline, "a pool was told to leave, and has not", verb, leaver.name)
         world.until(timetable.now + 0.5)
     leaver.kill()
     leaver.start()
     world.until(timetable.now + JOINS)
-    world.finish("L6", LEAVES)
+    world.finish("tasks have not ended after a departure", LEAVES)
     slots = sum(len(pool.machine.slots) for pool in world.pools)
     plans += client.submit_all(setting.workload.steady_burst, 3 * slots)
-    world.finish("L6", LEAVES)
+    world.finish("tasks have not ended after a return", LEAVES)
     lane = hub.machine.pools.lane_of(leaver.name)
-    audit.require(lane is not None and lane.sequence > 0, "L6: it came late, and gets no work", leaver.name)
+    audit.require(lane is not None and lane.sequence > 0, "a pool came late, and gets no work", leaver.name)
     return plans

@@ -56,11 +56,11 @@ from tests.simulation.workload import SINKS, Plan
 CHECK_EVERY = 150
 """Steps between two readings of the machines' books."""
 BOUND = 20.0
-"""Seconds after the healing in which everything must have its end (L1)."""
+"""Seconds after the healing in which everything must have its end."""
 LOOK_EVERY = 15
 """Steps between two looks at silent pools."""
 DETECTION = LEASE + BEAT
-"""Seconds of a pool's silence after which what it held must have been taken from it (L2)."""
+"""Seconds of a pool's silence after which what it held must have been taken from it."""
 SETTLED = 4 * BEAT
 """Seconds after which a task that was given up unless it had started has started or ended."""
 GRACE = 10.0
@@ -212,12 +212,12 @@ class World:
         self.setting.audit.consumption.all_is_well = True
         self.hub.end_schedules()
         timetable.after(0.0, self._ask_status)
-        self.finish("L1", BOUND)
+        self.finish("tasks have not ended", BOUND)
         self._check_answers()
         self._check_sinks()
         self._check_left_behind()
         self.setting.audit.check_blocked()
-        self.finish("L1", BOUND)  # a client that stood still may have submitted meanwhile
+        self.finish("tasks have not ended", BOUND)  # a client that stood still may have submitted meanwhile
         self._check_numbers()
         self._play_scenes()
         self.setting.audit.check_blocked()
@@ -262,11 +262,13 @@ class World:
             remembered(self)
 
     def _await_pools(self) -> None:
-        """L3: where all is well every pool soon has its session, and none that is told to leave stays."""
+        """Where all is well every pool soon has its session, and none that is told to leave stays."""
         deadline = self.setting.timetable.now + LEASE + 4 * BEAT
         while away := [pool.name for pool in self.pools if not self._is_in(pool)]:
             self._faults.revive()
-            self.setting.audit.require(self.setting.timetable.now < deadline, "L3: no session", away)
+            self.setting.audit.require(
+                self.setting.timetable.now < deadline, "a pool has no session, or has not left", away
+            )
             self._step()
 
     def _is_in(self, pool: PoolHost) -> bool:
@@ -371,7 +373,7 @@ class World:
                 raise Violation("the world does not come to rest")
 
     def _check(self) -> None:
-        """The machines' own books (S3, S8, S9, S10)."""
+        """The machines' own books."""
         if self.hub.up:
             self.hub.machine.check()
         for pool in self.pools:
@@ -379,14 +381,14 @@ class World:
                 pool.machine.check()
 
     def _check_silent(self) -> None:
-        """L2: a pool that has been silent for its lease holds nothing any more, for a hub that was awake."""
+        """A pool that has been silent for its lease holds nothing any more, for a hub that was awake."""
         now, hub = self.setting.timetable.now, self.hub
         if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
             return
         for lane in hub.machine.state.lanes.values():
             silence = now - hub.heard.get(lane.pool, 0.0)
             late = silence > DETECTION and lane.outstanding
-            self.setting.audit.require(not late, "L2: a silent pool still holds tasks", lane.pool, silence)
+            self.setting.audit.require(not late, "a silent pool still holds tasks", lane.pool, silence)
 
     # --- liveness -----------------------------------------------------------------------------------------
 
@@ -401,9 +403,7 @@ class World:
         deadline = timetable.now + bound
         while not self._settled():
             if timetable.now > deadline:
-                raise Violation(
-                    f"{promise}: not finished {bound:g} s after everything was mended: {self._left()}"
-                )
+                raise Violation(f"{promise} within {bound:g} s: {self._left()}")
             for _ in range(20):
                 self._step()
         self._check()
@@ -424,7 +424,7 @@ class World:
         return f"ledger {ledger[:10]}, clients {waiting}, pools {pools}"
 
     def _check_left_behind(self) -> None:
-        """S1: what a hub had accepted was run, though its client is gone, if hub or journal lives."""
+        """What a hub had accepted was run, though its client is gone, if hub or journal lives."""
         audit, plans = self.setting.audit, self.setting.workload.plans
         written = audit.durability
         durable = written.accepted - written.excused - written.ended if self.hub.disk is not None else set()
@@ -443,27 +443,31 @@ class World:
                 if lives and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     taken = plan.is_value and (plan.client, plan.seq) in audit.consumption.acknowledged
-                    audit.require(plan.runs > 0 or taken, "S1: accepted and never run", plan)
+                    audit.require(plan.runs > 0 or taken, "accepted and never run", plan)
 
     def _check_numbers(self) -> None:
-        """S19: a hub that was there from the start knows all finished tasks of a client as one interval."""
+        """A hub that was there from the start knows all finished tasks of a client as one interval."""
         if self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND:  # it forgets clients
             return
         deadline = self.setting.timetable.now + BOUND
         while waiting := [client.name for client in self.clients if client.machine.under_way]:
             in_time = self.setting.timetable.now < deadline  # what was given up is said last, perhaps again
-            self.setting.audit.require(in_time, "L1: Submits that nobody acknowledges", waiting)
+            self.setting.audit.require(in_time, "Submits that nobody acknowledges", waiting)
             self._step()
         for client in self.clients:
             account = self.hub.machine.state.ledger.accounts.get(client.client)
             pieces = account.finished.pieces if account is not None else 0
-            self.setting.audit.require(pieces <= 1, "S19: numbers are left out", client.name, pieces)
+            self.setting.audit.require(
+                pieces <= 1, "numbers of finished tasks are left out", client.name, pieces
+            )
 
     def _check_sinks(self) -> None:
-        """K5: where consumers take everything, and acknowledge it, sinks are empty in the end."""
+        """Where consumers take everything, and acknowledge it, sinks are empty in the end."""
         deadline = self.setting.timetable.now + BOUND
         while full := [sink for sink in self.hub.machine.state.sinks.view() if sink["bytes"]]:
-            self.setting.audit.require(self.setting.timetable.now < deadline, "K5: nobody takes these", full)
+            self.setting.audit.require(
+                self.setting.timetable.now < deadline, "nobody takes what is in a sink", full
+            )
             self._step()
 
     def _ask_status(self) -> None:
@@ -472,7 +476,7 @@ class World:
             client.ask("status")
 
     def _check_answers(self) -> None:
-        """L4: a question asked when all is well is answered."""
+        """A question asked when all is well is answered."""
         for client in self.clients:
             self._wait_for(client, client.ask("pools"))
 
@@ -480,31 +484,32 @@ class World:
         deadline = self.setting.timetable.now + 5.0
         while number not in client.answers:
             if self.setting.timetable.now > deadline:
-                raise Violation(f"L4: {client.name} got no answer within 5 s")
+                raise Violation(f"{client.name} got no answer within 5 s")
             self._step()
 
     def _drain(self) -> None:
-        """L5: pools leave one after the other under load, the last when all is done; nothing is lost."""
+        """Pools leave one after the other under load, the last when all is done; nothing is lost."""
         timetable = self.setting.timetable
         self.until(timetable.now + 2 * BEAT)
         self._await_pools()
-        self.finish("L1", BOUND)  # what clients that are gone had said may have come only now
+        # What clients that are gone had said may have come only now.
+        self.finish("tasks have not ended", BOUND)
         burst = self.setting.workload.calm_burst
         plans = [plan for client in self.clients for plan in client.submit_all(burst, 12)]
         first, *others = self.pools  # it serves every queue and stays to the last
         for pool in (*others, first):
             if pool is first or self.setting.chance.random() < 0.3:
-                self.finish("L5", BOUND)
+                self.finish("tasks have not ended before the last pool leaves", BOUND)
             pool.tell(ev.DrainRequested(GRACE))
             deadline = timetable.now + GRACE + 2.0
             while pool.left is None:
                 if timetable.now > deadline:
-                    raise Violation(f"L5: {pool.name} did not leave: {pool.machine.snapshot()}")
+                    raise Violation(f"{pool.name} did not leave: {pool.machine.snapshot()}")
                 self._step()
         self.setting.audit.check_once(plans)
         deadline = timetable.now + LEASE + 1.0  # a pool that left without a session has said no goodbye
         while left := [lane.pool for lane in self.hub.machine.state.lanes.values()]:
-            self.setting.audit.require(timetable.now < deadline, "L5: sessions of pools that left", left)
+            self.setting.audit.require(timetable.now < deadline, "sessions of pools that left", left)
             self._step()
         self._check()
 

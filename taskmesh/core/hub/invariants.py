@@ -18,7 +18,7 @@ from taskmesh.core.state_machine import require
 
 
 def check_hub(hub: HubState) -> None:
-    """S9 (caps), S10 (conservation) and the agreement of ledger, accounts, lanes, specs and backlog."""
+    """Caps hold, no task is lost, and ledger, accounts, lanes, specs and backlog agree."""
     ledger = hub.ledger
     records = {id(record): record for record in ledger.tasks.values()}.values()
     _check_counts(ledger)
@@ -50,7 +50,7 @@ def check_hub(hub: HubState) -> None:
         _check_limited(hub, backlog)
     most = hub.config.max_tasks
     held_over = hub.journal is not None  # what an earlier hub has accepted comes in whatever the cap is
-    require(len(ledger.tasks) - ledger.reruns <= most or held_over, "S9: more tasks than the cap")
+    require(len(ledger.tasks) - ledger.reruns <= most or held_over, "more tasks than the cap")
     _check_lanes(hub)
     _check_sinks(hub.sinks)
     live: dict[int, int] = {}
@@ -70,7 +70,7 @@ def _check_counts(ledger: Ledger) -> None:
     on_their_way = len(ledger.tasks) - shared - given_up
     require(
         ledger.accepted == ledger.finished + on_their_way,
-        "S10: accepted = finished + on their way",
+        "accepted tasks are not those finished and those on their way",
         ledger.accepted,
         ledger.finished,
         on_their_way,
@@ -104,15 +104,17 @@ def _check_accounts(ledger: Ledger) -> None:
 
 
 def _check_record(hub: HubState, record: TaskRecord) -> None:
-    require(record.state <= State.RUNNING, "S3: a terminal task has a record", record.id, record.state)
+    require(record.state <= State.RUNNING, "a terminal task has a record", record.id, record.state)
     require(0 <= record.returns <= record.attempt, "more returns than attempts", record.id)
     limits = hub.config
-    require(record.crashes < limits.crash_limit, "S8: crashed too often and still on its way", record.id)
+    require(record.crashes < limits.crash_limit, "crashed too often and still on its way", record.id)
     require(
-        record.extra is None or record.extra.ooms < limits.oom_limit, "S8: too many memory kills", record.id
+        record.extra is None or record.extra.ooms < limits.oom_limit,
+        "ran out of memory too often and still on its way",
+        record.id,
     )
     lost = record.losses < limits.pool_loss_limit
-    require(lost, "S8: its pools died too often, and it is still on its way", record.id)
+    require(lost, "its pools died too often and it is still on its way", record.id)
     held = State.SENT <= record.state <= State.RUNNING
     if held:
         require(
@@ -123,7 +125,7 @@ def _check_record(hub: HubState, record: TaskRecord) -> None:
 
 
 def _check_edges(hub: HubState) -> None:
-    """W1: waits = dependencies on their way; nothing is queued that waits; no record has an edge twice."""
+    """Waits are the dependencies on their way; nothing is queued that waits; no record has an edge twice."""
     waits: Counter[int] = Counter()
     for task, record in hub.ledger.tasks.items():
         if (links := record.links) is not None:
@@ -131,13 +133,13 @@ def _check_edges(hub: HubState) -> None:
             waits.update(other.id for other in dependents if other.state <= State.RUNNING)
     for record in hub.ledger.tasks.values():
         if (links := record.links) is not None:
-            require(links.waits == waits[record.id], "W1: waits of a task are wrong", record.id, links.waits)
+            require(links.waits == waits[record.id], "waits of a task are wrong", record.id, links.waits)
             queued = record.state is State.QUEUED
-            require(not (queued and links.holds_back), "W1: a task is queued that waits", record.id)
+            require(not (queued and links.holds_back), "a task is queued that waits", record.id)
 
 
 def _check_values(hub: HubState) -> None:
-    """W2: holders = tasks on their way that need it; an outcome is held as long as there are any."""
+    """Holders of an outcome are the tasks on their way that need it; it is held as long as there are any."""
     values = hub.dependencies.values
     holders: Counter[int] = Counter()
     for task, record in hub.ledger.tasks.items():
@@ -146,11 +148,17 @@ def _check_values(hub: HubState) -> None:
             holders.update(base | seq for seq in links.needs)
     holders.update(client << SEQ_BITS | seq for client, seqs in hub.dependencies.kept.items() for seq in seqs)
     for task, held in values.items():
-        require(held.holders == holders[task] > 0, "W2: holders are wrong", task, held.holders, holders[task])
+        require(
+            held.holders == holders[task] > 0,
+            "holders of an outcome are wrong",
+            task,
+            held.holders,
+            holders[task],
+        )
 
 
 def _check_permits(hub: HubState) -> None:
-    """W3: permits of a limit = tasks that have it and are SENT or RUNNING, or listed and not asked for."""
+    """Permits of a limit are its tasks that are SENT or RUNNING, or listed and not asked for."""
     limits = hub.ledger.limits
     permits: dict[tuple[str, str], set[int]] = {}
     for record in hub.ledger.tasks.values():
@@ -163,57 +171,61 @@ def _check_permits(hub: HubState) -> None:
         for key in keys:
             permits.setdefault(key, set()).add(task)
     for key, holders in permits.items():
-        require(key in limits.counters, "W3: a limit that tasks hold is not counted", key, holders)
+        require(key in limits.counters, "a limit that tasks hold is not counted", key, holders)
     for key, counter in limits.counters.items():
         held = permits.get(key, set())
-        require(set(counter.holders) == held, "W3: permits are wrong", key, set(counter.holders), held)
+        require(set(counter.holders) == held, "permits of a limit are wrong", key, set(counter.holders), held)
 
 
 def _check_limited(hub: HubState, backlog: Backlog) -> None:
-    """W4: no task waits for a limit that has room, and no other route is held up by one that has none."""
+    """No task waits for a limit that has room, and no other route is held up by one that has none."""
     limits, now = hub.ledger.limits, hub.ledger.limits.now
     for lineup in backlog.limited.values():
         shown = backlog.routes.get(lineup.route, {}).get(lineup.priority) is lineup
-        require(shown == lineup.is_shown, "W4: a lineup does not know where it stands", lineup.route)
+        require(shown == lineup.is_shown, "a lineup does not know where it stands", lineup.route)
         standing = [part for part in lineup.parts.values() if part.waits_for is None]
-        require(set(standing) == set(lineup.turns), "W4: keys and turns differ", lineup.route)
-        require(len(standing) == len(lineup.turns), "W4: a key has two turns", lineup.route)
+        require(set(standing) == set(lineup.turns), "keys and turns of a lineup differ", lineup.route)
+        require(len(standing) == len(lineup.turns), "a key of a limit has two turns", lineup.route)
         aside = lineup.waits_for is not None
-        require(shown or aside or not standing, "W4: nobody looks at a lineup that could go", lineup.route)
+        require(shown or aside or not standing, "nobody looks at a lineup that could go", lineup.route)
         everything: list[LimitedLineup | PartLineup] = [lineup, *lineup.parts.values()]
         for each in everything:
             counter = each.waits_for
             if counter is None:
                 continue
-            require(each in counter.waiting, "W4: a limit does not know who waits for it", counter.key)
-            require(limits.counters.get(counter.key) is counter, "W4: a limit is not counted", counter.key)
+            require(each in counter.waiting, "a limit does not know who waits for it", counter.key)
+            require(
+                limits.counters.get(counter.key) is counter,
+                "a limit that tasks wait for is not counted",
+                counter.key,
+            )
             closed = not counter.has_room(now) or limits.recovers
-            require(closed, "W4: a task waits for a limit that has room", counter.key)
+            require(closed, "a task waits for a limit that has room", counter.key)
             timed = counter.window is None or 0 < counter.opens_at <= counter.room_at()
-            require(timed, "W4: no timer opens a window", counter.key, counter.opens_at)
+            require(timed, "no timer opens the window of a limit", counter.key, counter.opens_at)
 
 
 def _check_sinks(sinks: Sinks) -> None:
-    """W6: a sink's sizes and counts are those of what waits, and of what its consumers hold."""
+    """A sink's sizes and counts are those of what waits, and of what its consumers hold."""
     ends: Counter[tuple[int, int]] = Counter()
     for sink in sinks.sinks.values():
         held = 0
         for consumer in sink.consumers.values():
             size = sum(size_at(each) for each in consumer.held.values())
-            require(consumer.size == size, "W6: a consumer's size is wrong", sink.name, consumer.size, size)
+            require(consumer.size == size, "a consumer's size is wrong", sink.name, consumer.size, size)
             held += size
             ends.update(key for each in consumer.held.values() for key in keys_of(each.outcome, each.place))
         waiting = [outcome for _, outcome in sink.waiting]
         size = held + sum(map(size_of_ended, waiting))
-        require(sink.size == size, "W6: a sink's size is wrong", sink.name, sink.size, size)
+        require(sink.size == size, "a sink's size is wrong", sink.name, sink.size, size)
         keys = [key for outcome in waiting for key in keys_of(outcome)]
-        require(sink.count == len(keys), "W6: a sink's count is wrong", sink.name, sink.count, len(keys))
+        require(sink.count == len(keys), "a sink's count is wrong", sink.name, sink.count, len(keys))
         ends.update(keys)
-        require(bool(size or sink.consumers), "W6: a sink that is empty and nobody's", sink.name)
+        require(bool(size or sink.consumers), "a sink that is empty and nobody's", sink.name)
     filled = {sink.name for sink in sinks.sinks.values() if sink.size}
-    require(sinks.filled == filled, "W6: it is not known which sinks hold something", sinks.filled, filled)
+    require(sinks.filled == filled, "it is not known which sinks hold something", sinks.filled, filled)
     known = {(client, seq) for client, book in sinks.ends.items() for seq in book}
-    require(known == ends.keys(), "W6: ends of tasks in sinks are not known", known ^ ends.keys())
+    require(known == ends.keys(), "ends of tasks in sinks are not known", known ^ ends.keys())
 
 
 def _check_lanes(hub: HubState) -> None:
