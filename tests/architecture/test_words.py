@@ -1,4 +1,4 @@
-"""The words of the house: one word a thing, and each of them is one that the glossary or the field knows.
+"""The words of the house: names of classes, modules that are a concept, docstrings and error texts.
 
 The lists say what is still otherwise. They may only become shorter.
 """
@@ -10,13 +10,6 @@ from pathlib import Path
 
 from tests.architecture.source import ROOT, line_count, nodes, python_files, tree
 
-# File names that neither the glossary nor that list explains.
-UNEXPLAINED = frozenset(
-    {
-        "taskmesh/shm/blob.py",
-        "taskmesh/spark/jobs/counts.py",
-    }
-)
 # Classes whose name stands twice, with the reason.
 SAME_NAME: dict[str, str] = {
     "Tally": "of a batch, for its user; and of a Spark job's pieces, in Spark's own accumulator"
@@ -59,38 +52,6 @@ CLAUSES: dict[str, int] = {}
 # Modules with error texts that say "Cure:" in place of a sentence.
 CURES: frozenset[str] = frozenset()
 CLAUSE = re.compile(r"(What|Who|Whom|Whose|Whether|How|Which|Where|When|Why|Whatever|Whoever)\b")
-
-
-def _glossary() -> frozenset[str]:
-    """Return the words that docs/glossary.md explains, and the nouns of the field that it lists."""
-    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
-    terms = re.findall(r"^\| (\*\*[^|]+) \|", text, re.MULTILINE)
-    of_the_field = text.partition("## Nouns of the field")[2]
-    return frozenset(re.findall(r"[a-z]+", " ".join([*terms, of_the_field]).lower()))
-
-
-def _singular(word: str) -> str:
-    for ending, instead in (("ies", "y"), ("sses", "ss"), ("s", "")):
-        if word.endswith(ending) and not word.endswith("ss"):
-            return word.removesuffix(ending) + instead
-    return word
-
-
-def test_a_file_is_named_with_a_word_of_the_glossary():
-    known = _glossary()
-    unknown = {
-        str(path)
-        for path in python_files("taskmesh")
-        if not path.stem.startswith("__") and not _names_a_thing(path.stem.strip("_"), known)
-    }
-
-    assert unknown <= UNEXPLAINED
-
-
-def _names_a_thing(stem: str, known: frozenset[str]) -> bool:
-    """Whether the last word of a name is known: the noun of `rate_limit`, `map_results`."""
-    last = stem.rsplit("_", maxsplit=1)[-1]
-    return bool({last, _singular(last)} & known)
 
 
 def test_a_class_is_defined_once():
