@@ -1,4 +1,4 @@
-"""Rows of tasks that depend on others: W2, W3 and W6 of the acceptance rows.
+"""Rows of tasks that depend on others.
 
 A contender that takes futures among arguments measures them: taskmesh, Dask, Ray.
 """

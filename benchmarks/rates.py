@@ -1,4 +1,4 @@
-"""The row of tasks under a rate: W23 of the acceptance rows.
+"""The row of tasks under a rate.
 
 A contender that limits how many tasks start in a second measures it: taskmesh, and Celery for each worker.
 Dask, Ray, Parsl and ProcessPoolExecutor have no such limit.

@@ -31,7 +31,7 @@ EXCEPTIONS = {
         "tests/faults/test_shortage.py::test_a_hub_stays_within_its_memory_whatever_its_clients_submit",
     },
     "pools are told of each other, which no status shows": {
-        "tests/faults/test_hub.py::test_V9_K11_what_was_submitted_before_goes_on_when_all_pools_are_back",
+        "tests/faults/test_hub.py::test_what_was_submitted_before_goes_on_when_all_pools_are_back",
     },
     "a client that works at random intervals": {"tests/chaos/client_program.py::Customer"},
     "work whose length matters: it is measured, limited, or has to go on during a strike": {

@@ -1,7 +1,7 @@
 """A soak: workflows of all kinds, a kill each ten seconds, and the slopes of what everybody holds.
 
-Row W57, with the slopes of row P6. One pool's supervisor and one client live from the begin to the end, and
-no hub is killed in the second half: a slope needs a long life.
+One pool's supervisor and one client live from the begin to the end, and no hub is killed in the second half:
+a slope needs a long life.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Row W57: everything at once for 20 minutes, and a kill each 10 seconds. SOAK_SECONDS: another time."""
+"""Everything at once for 20 minutes, and a kill each 10 seconds. SOAK_SECONDS: another time."""
 
 import os
 
@@ -12,5 +12,5 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "1200"))
 pytestmark = [pytest.mark.fault, pytest.mark.soak, pytest.mark.timeout(SECONDS + 400)]
 
 
-def test_w57_workflows_under_kills_end_as_they_should_and_nobody_grows(tmp_path):
+def test_workflows_under_kills_end_as_they_should_and_nobody_grows(tmp_path):
     assert Soak(tmp_path, SEED, SECONDS, say=print).run() == []

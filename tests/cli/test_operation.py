@@ -250,7 +250,6 @@ def test_tasks_on_their_way_are_listed_and_cancelled(shared_programs, address, t
 
 
 def test_all_tasks_of_a_client_are_cancelled(shared_programs, address, tmp_path):
-    """V11c."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(address) as mesh:
         held = [mesh.submit(workload.hold, str(journal), "held", str(gate)) for _ in range(3)]

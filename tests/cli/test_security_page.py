@@ -38,7 +38,7 @@ def test_the_five_commands_of_the_page_make_a_mesh_with_keys(programs: Programs)
 
     assert len(commands) == 5
     assert (outcome.stdout, outcome.returncode) == ("4.0\n", 0), outcome.stderr
-    assert (nested.stdout, nested.returncode) == ("204\n", 0), "V11d: a task with tasks of its own"
+    assert (nested.stdout, nested.returncode) == ("204\n", 0), "a task with tasks of its own"
 
 
 def test_the_cure_for_a_bind_without_keys_works_as_printed(programs: Programs):

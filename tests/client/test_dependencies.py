@@ -1,4 +1,4 @@
-"""Tasks that depend on others, in an embedded mesh: rows W3, W6, W7, W12 and W13, as users write them."""
+"""Tasks that depend on others, in an embedded mesh, as users write them."""
 
 import pickle
 import time
@@ -76,23 +76,23 @@ class TestArguments:
         assert total.submit(squares).result(END_S) == sum(x * x for x in range(300))
         assert square.submit(square.submit(square.submit(3))).result(END_S) == 6561
 
-    def test_w12_futures_at_any_depth(self):
+    def test_futures_at_any_depth(self):
         one = square.submit(2)
         value = [{"deep": (Order([3, 4], {"x": [one]}), one)}]
 
         assert look.submit(value).result(END_S) == repr([{"deep": (Order([3, 4], {"x": [4]}), 4)}])
 
-    def test_w12_a_future_twice_is_one_value(self, mesh):
+    def test_a_future_twice_is_one_value(self, mesh):
         values = mesh.submit(list)
 
         assert same.submit(values, values).result(END_S) == (True, 1)
 
-    def test_w12_as_a_keyword_and_of_a_lambda(self, mesh):
+    def test_as_a_keyword_and_of_a_lambda(self, mesh):
         one = mesh.submit(lambda: 20)
 
         assert mesh.submit(lambda *, x: x + 1, x=one).result(END_S) == 21
 
-    def test_w12_outside_a_submission_a_future_cannot_be_pickled(self, mesh):
+    def test_outside_a_submission_a_future_cannot_be_pickled(self, mesh):
         one = square.submit(1)
 
         with pytest.raises(TypeError, match="pass it to submit"):
@@ -133,7 +133,7 @@ class TestArguments:
         lengths = [mesh.submit(len, data) for _ in range(20)]
         assert [one.result(END_S) for one in lengths] == [3_000_000] * 20
 
-    def test_w56_a_task_depends_on_so_many_others_at_most(self, mesh, monkeypatch):
+    def test_a_task_depends_on_so_many_others_at_most(self, mesh, monkeypatch):
         monkeypatch.setattr("taskmesh.client.client.MOST_EDGES", 100)
         squares = [square.submit(x) for x in range(101)]
 
@@ -141,11 +141,11 @@ class TestArguments:
         with pytest.raises(TooLarge, match="depends on 101 tasks, and 100 is the most"):
             total.submit(squares)
 
-    def test_w13_a_task_returns_the_futures_of_its_children(self):
+    def test_a_task_returns_the_futures_of_its_children(self):
         assert children.submit().result(END_S) == [0, 1, 4]
         assert total.submit(children.submit()).result(END_S) == 5
 
-    def test_w3_a_long_chain(self):
+    def test_a_long_chain(self):
         one = square.submit(1)
         for _ in range(2000):
             one = square.submit(one)
@@ -176,7 +176,7 @@ class TestEnds:
             last.result(END_S)
         assert isinstance(caught.value.__cause__, CancelledError)
 
-    def test_w6_a_failure_with_many_behind_it(self):
+    def test_a_failure_with_many_behind_it(self):
         first = fail.with_options(delay=0.5).submit("no")
         blocked = [square.submit(first) for _ in range(5000)]
 

@@ -427,7 +427,7 @@ def test_a_module_that_makes_a_mesh_and_opens_it_later_may_be_imported_by_slots(
 
 
 def test_meshes_of_a_name_that_is_bound_again_leave_nothing():
-    """V13: a cell of a notebook that opens a mesh, run ten times; what is left is looked for afterwards."""
+    """A cell of a notebook that opens a mesh, run ten times; what is left is looked for afterwards."""
     results = []
     for number in range(10):
         with pytest.warns(ResourceWarning) if number else contextlib.nullcontext():

@@ -181,7 +181,7 @@ def test_meshes_of_two_threads_do_not_mix(opened):
 
 
 def test_mesh_that_nobody_holds_ends_after_its_tasks(opened):
-    """V13: a notebook's cell that opens a mesh is run again and again."""
+    """A notebook's cell that opens a mesh is run again and again."""
     mesh = Mesh(workers=2, config={})
     futures = [mesh.submit(double, 1)]
     opened.last.gate.clear()
@@ -197,7 +197,6 @@ def test_mesh_that_nobody_holds_ends_after_its_tasks(opened):
 
 @pytest.mark.parametrize("buffersize", [None, 2])
 def test_results_of_a_mesh_that_nobody_holds_all_come(opened, buffersize):
-    """V13."""
     results = Mesh(workers=2, config={}).map(double, range(100), buffersize=buffersize)
 
     assert list(results) == [2 * i for i in range(100)]
@@ -207,7 +206,6 @@ def test_results_of_a_mesh_that_nobody_holds_all_come(opened, buffersize):
 
 
 def test_whoever_submits_to_a_mesh_holds_it(opened):
-    """V13."""
     submitter = Mesh(workers=2, config={}).with_options(priority=1).with_options(retries=1)
     with MeshExecutor(mesh=submitter) as executor:
         assert executor.submit(double, 1).result(WAIT_S) == 2
@@ -220,7 +218,6 @@ def test_whoever_submits_to_a_mesh_holds_it(opened):
 
 
 def test_callbacks_of_a_mesh_that_nobody_holds_may_submit_to_it(opened):
-    """V13."""
     found = []
     mesh = Mesh(workers=2, config={})
     future = mesh.submit(double, 1)
@@ -236,7 +233,6 @@ def test_callbacks_of_a_mesh_that_nobody_holds_may_submit_to_it(opened):
 
 
 def test_mesh_that_was_never_used_goes_without_a_word(opened):
-    """V13."""
     Mesh(workers=2, config={})
     assert opened.ports == []
 

@@ -1,4 +1,4 @@
-"""Pipes in an embedded mesh: row W54 of the specification, and how they end."""
+"""Pipes in an embedded mesh, and how they end."""
 
 import gc
 import itertools
@@ -82,7 +82,7 @@ class TestResults:
         assert not ordered or results == sorted(results)
         assert is_at_rest(mesh)
 
-    def test_w54_an_endless_source_is_drawn_as_there_is_room(self, mesh: Mesh, ordered: bool):
+    def test_an_endless_source_is_drawn_as_there_is_room(self, mesh: Mesh, ordered: bool):
         source = Counted(itertools.count())
         pipe = mesh.pipe(source, add, add, add, buffersize=40, ordered=ordered)
         results = []
@@ -97,7 +97,7 @@ class TestResults:
         assert not ordered or results == list(range(3, 503))
         wait_until(lambda: is_at_rest(mesh), END_S)
 
-    def test_w54_results_between_the_tasks_do_not_come_to_the_client(
+    def test_results_between_the_tasks_do_not_come_to_the_client(
         self, mesh: Mesh, ordered: bool, received: list[int]
     ):
         assert sorted(mesh.pipe(range(50), grow, double, first, ordered=ordered)) == list(range(0, 100, 2))

@@ -1,4 +1,4 @@
-"""Promises, values that a program puts into the mesh, and batches, as users write them: rows W47 to W50."""
+"""Promises, values that a program puts into the mesh, and batches, as users write them."""
 
 import signal
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def mesh(processes: None) -> Iterator[Mesh]:
 
 
 class TestPromises:
-    def test_w50_fulfilled_while_a_task_waits(self, mesh):
+    def test_fulfilled_while_a_task_waits(self, mesh):
         approval = mesh.promise("approve")
         shipped = pair.submit("order", approval)
         assert not shipped.done()
@@ -62,13 +62,13 @@ class TestPromises:
         assert shipped.result(END_S) == ("order", {"by": "ann"})
         assert approval.result(END_S) == {"by": "ann"}
 
-    def test_w50_fulfilled_before_and_after(self, mesh):
+    def test_fulfilled_before_and_after(self, mesh):
         assert mesh.fulfil("early", 1) is True
 
         assert mesh.promise("early").result(END_S) == 1
         assert pair.submit(mesh.promise("early")).result(END_S) == (1,)
 
-    def test_w50_an_error(self, mesh):
+    def test_an_error(self, mesh):
         denied = mesh.promise("deny")
         shipped = pair.submit(denied)
 
@@ -79,7 +79,7 @@ class TestPromises:
         with pytest.raises(PermissionError):
             denied.result(END_S)
 
-    def test_w50_it_expires(self, mesh):
+    def test_it_expires(self, mesh):
         with pytest.raises(TaskExpired, match=r"nobody had fulfilled it 0\.2 s after"):
             mesh.promise("never", expires=0.2).result(END_S)
 
@@ -105,7 +105,7 @@ class TestPromises:
 
 
 class TestPut:
-    def test_w49_many_tasks_use_one_value(self, mesh):
+    def test_many_tasks_use_one_value(self, mesh):
         data = mesh.put(b"x" * 2_000_000)
 
         assert data.done()
@@ -115,7 +115,7 @@ class TestPut:
         assert data.result() == b"x" * 2_000_000
         assert length.submit(data, 1).result(END_S) == 2_000_001
 
-    def test_w49_it_goes_when_its_future_does(self, mesh):
+    def test_it_goes_when_its_future_does(self, mesh):
         data = mesh.put(b"x" * 2_000_000)
         assert length.submit(data, 1).result(END_S) == 2_000_001
         assert mesh.status()["bytes"] >= 2_000_000
@@ -166,7 +166,7 @@ class TestBatches:
         assert batch.done.exception(END_S) is not None
         assert batch.tally() == Tally(20, 0, 10, 10, 0)
 
-    def test_w48_empty_it_succeeds_at_once(self, mesh):
+    def test_empty_it_succeeds_at_once(self, mesh):
         with mesh.batch() as batch:
             pass
 
@@ -248,7 +248,7 @@ class TestBatches:
 
         assert batch.done.result(0) == Tally(1, 0, 1, 0, 0)
 
-    def test_w47_the_end_follows_the_last_task_of_a_large_map(self, mesh):
+    def test_the_end_follows_the_last_task_of_a_large_map(self, mesh):
         with mesh.batch() as batch:
             assert sum(batch.map(same, range(100_000))) == sum(range(100_000))
 

@@ -96,7 +96,7 @@ def test_an_executor_s_image_is_the_pool_s_with_what_apache_s_has(image, tmp_pat
 
 
 def test_the_gpu_image_has_cuda_s_libraries_and_its_build_loads_them():
-    """K7: without them `import cupy` succeeds, and each task fails.
+    """Without them `import cupy` succeeds, and each task fails.
 
     Read, not built: CUDA's libraries are 3 GB. NumPy stands in for CuPy where the image is built, above.
     """

@@ -67,7 +67,7 @@ class TestAfterARestart:
 
     @pytest.mark.parametrize("listed", ["ended", "inventory"])
     def test_one_of_the_same_number_has_begun_where_another_is_handed_back(self, listed):
-        """V8b: a pool comes back late that has had attempt 2, and the hub has sent one of this number."""
+        """A pool comes back late that has had attempt 2, and the hub has sent one of this number."""
         rig = HubRig(lease=1.0)
         rig.client()
         rig.tell(FromClient(1, m.Submit(1, [], [], charged=[Charged([1], 1)])))

@@ -1,4 +1,4 @@
-"""V8: what a task has used up of its budgets outlives the hub: its client and its pools bring it along."""
+"""What a task has used up of its budgets outlives the hub: its client and its pools bring it along."""
 
 import pytest
 
@@ -287,7 +287,7 @@ class TestTheNextHubGoesOn:
 
 
 class TestNumbersThatAPoolKnows:
-    """V8b: a hub that dies may have known of the end of an attempt, and not have told its client."""
+    """A hub that dies may have known of the end of an attempt, and not have told its client."""
 
     def test_it_names_what_has_ended_there(self):
         rig = PoolRig(slots=1)
@@ -340,7 +340,7 @@ class TestNumbersThatAPoolKnows:
 
 
 class TestHandBacksOfAnotherHub:
-    """V8c: seed 500008360: hand-backs of this hub were taken off the number of an attempt of another."""
+    """Seed 500008360: hand-backs of this hub were taken off the number of an attempt of another."""
 
     def test_do_not_count_for_an_attempt_that_is_taken_over(self):
         rig = HubRig(lease=1.0)

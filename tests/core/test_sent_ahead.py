@@ -1,4 +1,4 @@
-"""V5: what was sent ahead by an estimate that turns out wrong comes back within a second."""
+"""What was sent ahead by an estimate that turns out wrong comes back within a second."""
 
 import pytest
 

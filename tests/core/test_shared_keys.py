@@ -1,4 +1,4 @@
-"""V1: one key, two clients, a restarted hub: pools know a task under the id that an earlier hub had it by."""
+"""One key, two clients, a restarted hub: pools know a task under the id that an earlier hub had it by."""
 
 import pytest
 

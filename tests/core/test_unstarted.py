@@ -98,7 +98,7 @@ def test_one_that_waits_for_its_retry_had_started(rig):
 
 @pytest.mark.parametrize("first", ["given up", "refused"])
 def test_one_that_a_pool_has_refused_has_not_started(rig, first):
-    """V11a: it goes to another pool, uncharged, and nobody wants it there."""
+    """It goes to another pool, uncharged, and nobody wants it there."""
     rig.join("good", slots=1)
     rig.submit(1, 2)
     bad = rig.join("bad", slots=1)

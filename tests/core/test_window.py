@@ -1,4 +1,4 @@
-"""V4: how much of what a client submits is under way at a time, so that no hub is swamped."""
+"""How much of what a client submits is under way at a time, so that no hub is swamped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row W58: the programs of examples/workflows run, and so does the code for Celery's canvas on its page."""
+"""The programs of examples/workflows run, and so does the code for Celery's canvas on its page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = (
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_w58_a_workflow_has_at_most_15_lines_and_prints_what_its_comments_say(name: str) -> None:
+def test_a_workflow_has_at_most_15_lines_and_prints_what_its_comments_say(name: str) -> None:
     text = PROGRAMS[name].read_text(encoding="utf-8")
     printed = re.findall(r"^ *print\(.*\)  # (.+)$", text, re.MULTILINE)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TASKMESH_")}
@@ -60,7 +60,7 @@ def test_every_workflow_stands_in_the_page() -> None:
     assert [name for name in PROGRAMS if f"(../examples/workflows/{name}.py)" not in PAGE] == []
 
 
-def test_w58_the_canvas_is_complete() -> None:
+def test_the_canvas_is_complete() -> None:
     left = " ".join(celery for celery, _ in CANVAS)
 
     assert [word for word in WORDS if word not in left] == []

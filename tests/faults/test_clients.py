@@ -35,7 +35,7 @@ def _idle(client):
     "how", [pytest.param("leave-when-accepted", marks=pytest.mark.smoke), "exit-when-accepted", "detach"]
 )
 def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, tmp_path, how):
-    """V3: also when it ends as programs do, without having closed its mesh: that cancelled them all."""
+    """Also when it ends as programs do, without having closed its mesh: that cancelled them all."""
     cluster.start_hub()
     cluster.start_workers(2)
     observer = connect("observer")
@@ -55,7 +55,7 @@ def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, t
 
 @pytest.mark.smoke
 def test_a_hub_that_ends_says_how_many_tasks_it_leaves_behind(cluster, connect, tmp_path):
-    """V3d, K2: 78 of 80 tasks of a client that had left were gone, without a word."""
+    """78 of 80 tasks of a client that had left were gone, without a word."""
     hub = cluster.start_hub()
     observer = connect("observer")
     observer.mesh.status()

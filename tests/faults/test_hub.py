@@ -132,7 +132,7 @@ def _be_nice(pid: int) -> None:
             os.setpriority(os.PRIO_PROCESS, int(thread), 19)
 
 
-def test_V9_K11_what_was_submitted_before_goes_on_when_all_pools_are_back(cluster, connect, gates):
+def test_what_was_submitted_before_goes_on_when_all_pools_are_back(cluster, connect, gates):
     """It used to wait for a whole lease, whoever was back."""
     lease = {"TASKMESH_HUB__LEASE": "30"}
     hub = cluster.start_hub(env=lease)

@@ -1,4 +1,4 @@
-"""Limits while pools and hubs are killed and stopped: rows W25, W28 and W29; the long versions are soaks."""
+"""Limits while pools and hubs are killed and stopped; the long versions are soaks."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def held(mesh: Mesh) -> int:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fate", ["thaws soon", "thaws late", "dies"])
-def test_w25_limits_hold_while_one_of_four_pools_is_frozen(cluster: Cluster, fate: str):
+def test_limits_hold_while_one_of_four_pools_is_frozen(cluster: Cluster, fate: str):
     cluster.start_hub()
     victim, *_ = cluster.start_workers(4)
     limits = ["api:40/s", "gpu:3", Limit("user", concurrency=1, by=lambda seconds, user: user)]
@@ -93,13 +93,13 @@ def kill_pools(cluster: Cluster, gate: Gate, times: int) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_w28_permits_of_killed_pools_are_free_after_a_lease(cluster: Cluster, gates: Callable[[], Gate]):
+def test_permits_of_killed_pools_are_free_after_a_lease(cluster: Cluster, gates: Callable[[], Gate]):
     kill_pools(cluster, gates(), 3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_w28_twenty_times(cluster: Cluster, gates: Callable[[], Gate]):
+def test_permits_of_twenty_killed_pools_are_free_after_a_lease(cluster: Cluster, gates: Callable[[], Gate]):
     kill_pools(cluster, gates(), 20)
 
 
@@ -128,11 +128,11 @@ def restart_hubs(cluster: Cluster, times: int) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_w29_a_rate_is_kept_when_the_hub_is_restarted(cluster: Cluster):
+def test_a_rate_is_kept_when_the_hub_is_restarted(cluster: Cluster):
     restart_hubs(cluster, 2)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(200)
-def test_w29_for_a_minute(cluster: Cluster):
+def test_a_rate_is_kept_for_a_minute_of_restarts(cluster: Cluster):
     restart_hubs(cluster, 12)

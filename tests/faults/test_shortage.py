@@ -57,7 +57,7 @@ def test_F37_slot_out_of_memory(cluster, connect):
 
 
 def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster, connect, gates, tmp_path):
-    """V6, K4: where the kernel kills the whole container (memory.oom.group), it never has to."""
+    """Where the kernel kills the whole container (memory.oom.group), it never has to."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
     with group_of("memory") as group, closing(cluster.programs):
         group.set_memory(MEMORY)
@@ -124,7 +124,7 @@ def test_F40_no_process_for_a_slot(cluster, connect, gates):
 
 @pytest.mark.smoke
 def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
-    """V4, K1: arguments of more bytes than its container has; a hub that is killed gets them all again."""
+    """Arguments of more bytes than its container has; a hub that is killed gets them all again."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
     count, size = 60, 2 << 20
     with group_of("memory") as group, closing(cluster.programs), ExitStack() as meshes:
@@ -160,7 +160,7 @@ def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
 
 
 def test_strangers_with_half_messages_take_no_more_than_a_hub_s_memory(cluster):
-    """V12: each of six says frames without end in one message, which libzmq gathers."""
+    """Each of six says frames without end in one message, which libzmq gathers."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
     with group_of("memory") as group, closing(cluster.programs), ExitStack() as strangers:
         group.set_memory(MEMORY)

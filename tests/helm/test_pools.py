@@ -67,7 +67,7 @@ def test_pools_dial_the_hub_pod_itself_and_clients_the_service():
 
 
 def test_a_hub_on_a_dead_node_is_replaced_soon_and_there_are_never_two():
-    """K3: a StatefulSet's pod on a dead node is never replaced, any other after 300 s."""
+    """A StatefulSet's pod on a dead node is never replaced, any other after 300 s."""
     found = {name_of(each): each for each in rendered(MINIMAL)}
 
     hub = found["Deployment/m-hub"]["spec"]

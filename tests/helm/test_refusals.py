@@ -142,7 +142,7 @@ UNFIT = {
 
 @pytest.mark.parametrize("limit", ["16Gi", "9G", "", 10_000_000_000])
 def test_as_many_bytes_as_there_is_memory_for_are_taken(limit):
-    """K1: 8 GiB against the default 2Gi had the hub killed for ever."""
+    """8 GiB against the default 2Gi had the hub killed for ever."""
     limits = {"memory": limit} if limit else {"memory": None}
     values = {"config": {"hub": {"max_bytes": "8GiB"}}, "hub": {"resources": {"limits": limits}}}
 

@@ -98,7 +98,7 @@ def test_names_that_yaml_takes_for_something_else_stay_names():
 
 @pytest.mark.parametrize("over", [{"fullnameOverride": ""}, {"fullnameOverride": "x"}])
 def test_labels_and_annotations_stand_once_and_the_nearer_ones_win(over):
-    """K13: YAML with a key twice is refused by some, and read in some way by others."""
+    """YAML with a key twice is refused by some, and read in some way by others."""
     values = {
         **values_of(CHART / "ci" / "default-values.yaml"),
         **over,
@@ -133,7 +133,7 @@ def mappings(node: Any) -> Iterator[Any]:
 
 
 def test_releases_whose_long_names_begin_alike_share_no_object():
-    """K12: names were cut to 30 characters, and the second release could not be installed."""
+    """Names were cut to 30 characters, and the second release could not be installed."""
     names = set()
     for ending in ("one", "two"):
         values = {
@@ -147,7 +147,7 @@ def test_releases_whose_long_names_begin_alike_share_no_object():
 
 
 def test_two_pools_that_keda_scales_by_one_queue_are_told():
-    """K17: each of them would be scaled for all of it."""
+    """Each of them would be scaled for all of it."""
     keda = {"autoscaling": {"type": "keda"}}
     values = {
         "keys": {"existingSecret": "k"},
@@ -162,7 +162,7 @@ def test_two_pools_that_keda_scales_by_one_queue_are_told():
 
 
 def test_evictions_of_pools_without_a_hub_are_not_refused():
-    """K9: such pods are not ready, and a budget counts them as away; drains of nodes hung."""
+    """Such pods are not ready, and a budget counts them as away; drains of nodes hung."""
     values = values_of(CHART / "ci" / "default-values.yaml")
 
     def policy(version: str) -> str | None:
@@ -179,7 +179,7 @@ def test_evictions_of_pools_without_a_hub_are_not_refused():
 
 
 def test_a_new_image_of_tasks_leaves_the_hub_alone():
-    """K10: the hub stands still for seconds when its pod is replaced."""
+    """The hub stands still for seconds when its pod is replaced."""
 
     def images(**values: Any) -> dict[str, str]:
         pods = pod_specs(rendered({**values_of(CHART / "ci" / "default-values.yaml"), **values}))

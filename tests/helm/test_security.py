@@ -98,7 +98,7 @@ def test_a_role_gets_its_own_keys_only():
 
 
 def test_a_revoked_key_is_gone_and_the_next_hub_starts_without_it():
-    """K5: a Secret's key that is missing hung the next hub's pod, and kept the former files."""
+    """A Secret's key that is missing hung the next hub's pod, and kept the former files."""
     own, let_in = keys_of(MINIMAL, "Deployment/m-hub")
 
     assert "optional" not in own
@@ -106,7 +106,7 @@ def test_a_revoked_key_is_gone_and_the_next_hub_starts_without_it():
 
 
 def test_all_that_is_in_a_secret_of_public_keys_is_let_in():
-    """K5: adding a client to the chart's lists replaces the hub's pod; to a Secret, it does not."""
+    """Adding a client to the chart's lists replaces the hub's pod; to a Secret, it does not."""
     values = laid_over(MINIMAL, {"keys": {"authorized": {"existingSecret": "let-in"}}})
     own, let_in = keys_of(values, "Deployment/m-hub")
 

@@ -66,7 +66,7 @@ def schema_of(kind: object) -> dict:
 
 
 def test_the_schema_knows_every_setting_and_its_type():
-    """K16: nonsense in `config` came to light when the hub did not start."""
+    """Nonsense in `config` came to light when the hub did not start."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     sections = {
         section.name: {

@@ -63,7 +63,7 @@ def test_a_release_without_a_hub_joins_this_one(installed: Release):
 
 
 def test_who_is_added_and_revoked_in_the_secret_needs_no_restart(installed: Release, workload: Workload):
-    """K5: the kubelet kept the files of a revoked key, and hung the next hub's pod."""
+    """The kubelet once kept the files of a revoked key, and hung the next hub's pod."""
 
     def admitted() -> bool:
         return "pools" in workload.taskmesh("status", "--timeout", "3", check=False)
@@ -177,7 +177,7 @@ def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
 
     installed.cluster.kubectl("delete", "pod", former, "--grace-period=0", "--force")
     another_hub(installed, former)
-    again.goes_on(AHEAD + 1, RECOVERY)  # K11: it waits for the pools, not for the lease of 10 s
+    again.goes_on(AHEAD + 1, RECOVERY)  # it waits for the pools, not for the lease of 10 s
     account = again.end()
 
     assert account["finished"] == account["submitted"]
@@ -190,7 +190,7 @@ def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
 
 
 def test_a_hub_whose_node_dies_starts_on_another_one(installed: Release):
-    """K3: as a StatefulSet's pod it stayed away until somebody deleted it."""
+    """As a StatefulSet's pod it stayed away until somebody deleted it."""
     cluster = installed.cluster
     doomed = installed.add_node("doomed")
     cluster.kubectl("cordon", NODE)

@@ -1,7 +1,7 @@
-"""Load rows P3 and P5: a thousand pools with keys at one hub; ten thousand that come and go.
+"""Crowds: a thousand pools with keys at one hub; ten thousand that come and go.
 
 Pools are light: sessions, lanes and beats over sockets of their own with CURVE, five hundred in a process,
-without slots. What is measured is the hub. `make soak` runs the full rows, every run smaller ones.
+without slots. What is measured is the hub. `make soak` runs them in full, every run with fewer.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def pools(mesh) -> int:
 
 
 @size
-def test_p3_many_pools_join_beat_and_half_of_them_die(
+def test_many_pools_join_beat_and_half_of_them_die(
     hub: Cluster, crowds: list[Crowd], count: int, record_property
 ):
     process = psutil.Process(hub.hub.pid)
@@ -135,7 +135,7 @@ def test_p3_many_pools_join_beat_and_half_of_them_die(
 
 
 @times
-def test_p5_clients_and_pools_that_come_and_go_leave_nothing(hub: Cluster, count: int):
+def test_clients_and_pools_that_come_and_go_leave_nothing(hub: Cluster, count: int):
     """Half of each say goodbye, half of each just go."""
     process = psutil.Process(hub.hub.pid)
     worker = credentials_of(hub.ring.peer("worker", "guest"), "worker")

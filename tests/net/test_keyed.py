@@ -198,7 +198,7 @@ def test_operators_do_not_submit(keyed: Cluster):
 
 @pytest.mark.smoke
 def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Cluster, tmp_path: Path):
-    """V11c: nor does anything of it start any more that waits at the hub."""
+    """Nor does anything of it start any more that waits at the hub."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     bad = keyed.ring.peer("client", "mallory")
     with keyed.mesh() as honest, keyed.mesh(bad) as revoked:
@@ -341,6 +341,5 @@ def test_a_hub_that_changes_its_key_is_followed_by_those_who_know_both(keyed: Cl
 
 
 def test_tasks_that_submit_tasks_show_their_worker_s_key(keyed: Cluster):
-    """V11d."""
     with keyed.mesh() as mesh:
         assert mesh.submit(nested.squares, 5).result(20) == 30

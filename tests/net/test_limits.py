@@ -1,4 +1,4 @@
-"""Limits with real processes: rows W23 to W26, W28, W29 and W55 in short; the long versions are soaks."""
+"""Limits with real processes, in short; the long versions are soaks."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def mesh(request: pytest.FixtureRequest) -> Iterator[Mesh]:
         yield mesh
 
 
-def test_w23_a_rate_is_kept_and_used(mesh: Mesh):
+def test_a_rate_is_kept_and_used(mesh: Mesh):
     stamps = mesh.with_options(limit="api:50/s")
     futures = [stamps.submit(workload.stamp) for _ in range(200)]
     times = gather(futures, timeout=END_S)
@@ -43,7 +43,7 @@ def test_w23_a_rate_is_kept_and_used(mesh: Mesh):
     assert max(times) - min(times) <= 3.0 / 0.9 + 0.1  # benchmarks/ measures it on a quiet machine
 
 
-def test_w24_no_more_run_at_a_time(mesh: Mesh):
+def test_no_more_run_at_a_time(mesh: Mesh):
     spans = list(mesh.with_options(limit="gpu:2").map(workload.span, [0.005] * 200))
 
     assert most_at_a_time(spans) == 2
@@ -52,7 +52,7 @@ def test_w24_no_more_run_at_a_time(mesh: Mesh):
 @pytest.mark.soak
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("rate", "seconds"), [("50/s", 1.0), ("600/m", 60.0), ("1000/s", 1.0)])
-def test_w23_a_minute(mesh: Mesh, rate: str, seconds: float):
+def test_a_rate_is_kept_for_a_minute(mesh: Mesh, rate: str, seconds: float):
     count = int(rate.partition("/")[0])
     whole = int(60 * count / seconds)
     limited = mesh.with_options(limit=f"api:{rate}")
@@ -70,13 +70,13 @@ def test_w23_a_minute(mesh: Mesh, rate: str, seconds: float):
 
 @pytest.mark.soak
 @pytest.mark.timeout(200)
-def test_w24_ten_thousand(mesh: Mesh):
+def test_no_more_run_at_a_time_of_ten_thousand(mesh: Mesh):
     spans = gather([mesh.with_options(limit="gpu:2").submit(workload.span, 0.005) for _ in range(10_000)])
 
     assert most_at_a_time(spans) == 2
 
 
-def test_w25_several_limits_at_once(mesh: Mesh):
+def test_several_limits_at_once(mesh: Mesh):
     limits = ["api:100/s", "gpu:3", Limit("user", concurrency=1, by=lambda seconds, user: user)]
     calls = mesh.with_options(limit=limits)
     futures = [calls.submit(workload.span, 0.01, f"user-{x % 3}") for x in range(150)]
@@ -87,7 +87,7 @@ def test_w25_several_limits_at_once(mesh: Mesh):
         assert most_at_a_time(spans[user::3]) == 1
 
 
-def test_w26_many_keys_take_turns(mesh: Mesh):
+def test_many_keys_take_turns(mesh: Mesh):
     keyed = mesh.with_options(limit=Limit("user", concurrency=1, by=lambda user: user))
     futures = [keyed.submit(workload.echo, user) for user in range(300) for _ in range(3)]
 
@@ -107,7 +107,7 @@ def test_what_is_no_limit():
 
 
 @pytest.mark.smoke
-def test_w28_w29_permits_come_back_when_pools_and_hubs_die(programs: Programs):
+def test_permits_come_back_when_pools_and_hubs_die(programs: Programs):
     cluster = Cluster(programs)
     cluster.start_hub(env=ENVIRONMENT)
     cluster.start_worker("first", slots=2)
@@ -126,7 +126,7 @@ def test_w28_w29_permits_come_back_when_pools_and_hubs_die(programs: Programs):
     assert most_in([begin for begin, _ in spans], 1.0) <= 41
 
 
-def test_w55_operators_list_set_and_explain_limits(programs: Programs):
+def test_operators_list_set_and_explain_limits(programs: Programs):
     cluster = Cluster(programs)
     cluster.start_hub(env=ENVIRONMENT)
     address = ("--address", cluster.address)

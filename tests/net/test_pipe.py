@@ -1,4 +1,4 @@
-"""Row W54: pipes over pools of their own, at the pace of the slowest, and whoever dies on the way."""
+"""Pipes over pools of their own, at the pace of the slowest, and whoever dies on the way."""
 
 import time
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Source:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_w54_the_slowest_stage_sets_the_pace_and_holds_the_source_back(cluster: Cluster, ordered: bool):
+def test_the_slowest_stage_sets_the_pace_and_holds_the_source_back(cluster: Cluster, ordered: bool):
     source, taken = Source(0.0, SLOW_S / 10, SLOW_S), []
     with cluster.mesh() as mesh:
         pipe = mesh.pipe(source, QUICK, QUICK, SLOW, buffersize=ROOM, ordered=ordered)

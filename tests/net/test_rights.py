@@ -48,7 +48,7 @@ def test_every_message_that_a_role_may_not_send_is_refused(keyed: Cluster, meet:
 def test_a_worker_s_key_submits_no_more_than_its_running_tasks_may(
     keyed: Cluster, meet: Meet, tmp_path: Path
 ):
-    """V11d: the keys of the five commands are enough for tasks of tasks, and for nothing else."""
+    """The keys of the five commands are enough for tasks of tasks, and for nothing else."""
     gate, journal = tmp_path / "gate", tmp_path / "journal"
     thief = meet("worker", "first", str(keyed.ring.folder / "worker-first"))
     bound, free = (Spec(b"f", "f", on_client_loss=loss) for loss in ("cancel", "run"))

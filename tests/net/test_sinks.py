@@ -156,7 +156,7 @@ def test_a_program_takes_from_so_many_sinks(mesh: Mesh, monkeypatch: pytest.Monk
         mesh.sink("t").__enter__()
 
 
-# --- W53 --------------------------------------------------------------------------------------------------
+# --- consumers as processes -------------------------------------------------------------------------------
 
 
 def made(folder: Path) -> Path:
@@ -183,7 +183,7 @@ class Consumers:
 
 
 @pytest.mark.smoke
-def test_w53_three_consumers_one_killed_one_frozen(programs: Programs, tmp_path: Path):
+def test_three_consumers_one_killed_one_frozen(programs: Programs, tmp_path: Path):
     """Each outcome is seen at least once, and only what they had not acknowledged twice."""
     cluster = Cluster(Programs(made(tmp_path / "mesh"), ENVIRONMENT))
     cluster.start_hub()
@@ -210,7 +210,7 @@ def test_w53_three_consumers_one_killed_one_frozen(programs: Programs, tmp_path:
         cluster.programs.close()
 
 
-def test_w53_nobody_is_there(programs: Programs, tmp_path: Path):
+def test_outcomes_wait_while_nobody_is_there(programs: Programs, tmp_path: Path):
     """The sink's bytes are capped, and tasks of others run on."""
     _, address = programs.hub(TASKMESH_HUB__MAX_BYTES=str(64 << 20))
     programs.worker(address, slots=2)

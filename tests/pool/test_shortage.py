@@ -43,7 +43,6 @@ def test_kill_for_memory_is_told_as_such(driver):
 
 
 def test_our_kill_for_memory_is_told_as_the_kernels_with_the_reason(driver):
-    """K4."""
     driver.start(0)
     driver.call(0, tasks.spin)
 

@@ -152,7 +152,7 @@ def test_whom_the_hub_lets_in(hub, worker):
 
 
 def test_whom_a_mounted_secret_lets_in(hub, worker):
-    """K5: a Secret of Kubernetes is a flat directory; with all of it mounted, no restart is needed."""
+    """A Secret of Kubernetes is a flat directory; with all of it mounted, no restart is needed."""
     (own,) = keys_in(worker.path / "worker.public")
     before = hub.signature()
     flat = hub.path / "authorized.worker.pool.one.public"

@@ -154,7 +154,7 @@ def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_me
 
 
 def test_row_16_work_goes_on_as_soon_as_the_hub_is_back(spark, own_mesh, tmp_path):
-    """V9: for ten seconds nothing ran, though pools and clients were there again after one."""
+    """For ten seconds nothing ran, though pools and clients were there again after one."""
     own_mesh.pool("one")
     own_mesh.pool("two")
     path = str(tmp_path / "ends")

@@ -88,7 +88,7 @@ def test_what_is_left_of_the_tightest_limit(
     swap: int,
     expected: tuple[int, int] | None,
 ) -> None:
-    """K4: cached files do not count, nor does a limit above the machine's memory."""
+    """Cached files do not count, nor does a limit above the machine's memory."""
     pretend(tmp_path, monkeypatch, groups, files, f"SwapFree: {swap >> 10} kB")
 
     memory = cgroups.LimitedMemory()

@@ -37,7 +37,7 @@ def go_on(rig: HubRig) -> int:
 
 
 def test_a_client_that_ends_with_many_tasks_is_ended_inportions():
-    """V7: 2M tasks of one client that left by Ctrl-C kept everybody else waiting for 11 s."""
+    """2M tasks of one client that left by Ctrl-C kept everybody else waiting for 11 s."""
     rig = HubRig()
     rig.client(1)
     rig.client(2)
@@ -102,7 +102,7 @@ def test_a_client_that_is_back_before_all_is_cancelled_is_told_of_each():
 
 
 def test_many_timers_fire_inportions():
-    """V7: after a restart a million tasks wait for the same moment."""
+    """After a restart a million tasks wait for the same moment."""
     rig = HubRig()
     rig.client(1)
     rig.submit(1, 35, one=spec("late", expires=5.0))
@@ -117,7 +117,7 @@ def test_many_timers_fire_inportions():
 
 
 def test_a_client_gives_up_many_tasks_in_many_messages(monkeypatch):
-    """V7: `mesh.cancel()` of 2M tasks was one message, and the hub stood still for 6 s."""
+    """`mesh.cancel()` of 2M tasks was one message, and the hub stood still for 6 s."""
     monkeypatch.setattr(submission, "MAX_CANCELS", 10)
     assert portions([], []) == [([], [])]
     assert portions(list(range(25)), [7]) == [
@@ -167,7 +167,7 @@ def ask(rig: HubRig, verb: str, target: str) -> m.Answer:
 
 @pytest.mark.parametrize("left", [False, True])
 def test_tasks_of_a_revoked_client_do_not_start_and_end(left):
-    """V11c: 16 of 60 started after the revocation, until the queue was empty."""
+    """16 of 60 started after the revocation, until the queue was empty."""
     rig = HubRig()
     keyed(rig, 1, "client:mallory")
     keyed(rig, 2, "client:ann")
@@ -191,7 +191,6 @@ def test_tasks_of_a_revoked_client_do_not_start_and_end(left):
     [("cancel-client", "name-1"), ("cancel-client", f"{1:016x}"), ("cancel-key", "client:mallory")],
 )
 def test_operators_cancel_all_that_a_client_or_a_key_has(verb, target):
-    """V11c: there was no command for it."""
     rig = HubRig()
     keyed(rig, 1, "client:mallory")
     keyed(rig, 2, "client:ann")

@@ -1,4 +1,4 @@
-"""Tasks that depend on others: W7 of the acceptance rows, what the hub decides, as lists of events."""
+"""Tasks that depend on others: what the hub decides, as lists of events."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def after_end(end: str, when: int) -> tuple[HubRig, int, int]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_w7_when_success(end):
+def test_when_success(end):
     rig, _, seq = after_end(end, SUCCESS)
 
     if end == "done":
@@ -78,7 +78,7 @@ def test_w7_when_success(end):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_w7_when_done(end):
+def test_when_done(end):
     rig, _, seq = after_end(end, DONE)
 
     assert rig.state(1, seq) == "SENT"
@@ -89,7 +89,7 @@ def test_w7_when_done(end):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_w7_when_failure(end):
+def test_when_failure(end):
     rig, _, seq = after_end(end, FAILURE)
 
     if end == "done":
@@ -100,7 +100,7 @@ def test_w7_when_failure(end):
 
 
 @pytest.mark.parametrize(("when", "kind"), [(SUCCESS, "cancelled"), (DONE, None), (FAILURE, "cancelled")])
-def test_w7_what_depends_on_a_skipped_task(when, kind):
+def test_what_depends_on_a_skipped_task(when, kind):
     """It is skipped likewise, but for what runs whatever came."""
     rig = rig_with()
     session = rig.join()
@@ -115,7 +115,7 @@ def test_w7_what_depends_on_a_skipped_task(when, kind):
     assert not [record for record in rig.records if record.kind == "task.failed"]
 
 
-def test_w7_when_failure_starts_at_the_first_one():
+def test_when_failure_starts_at_the_first_one():
     rig = rig_with()
     session = rig.join(slots=3)
     first, second = rig.submit(count=2)
@@ -130,7 +130,7 @@ def test_w7_when_failure_starts_at_the_first_one():
 # --- the table --------------------------------------------------------------------------------------------
 
 
-def test_w7_it_starts_when_the_last_one_has_succeeded():
+def test_it_starts_when_the_last_one_has_succeeded():
     rig = rig_with()
     session = rig.join(slots=3)
     first, second = rig.submit(count=2)
@@ -143,7 +143,7 @@ def test_w7_it_starts_when_the_last_one_has_succeeded():
     assert rig.values_of(seq)[0] == [first]
 
 
-def test_w7_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
+def test_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
     rig = rig_with()
     session = rig.join(slots=3)
     first, second = rig.submit(count=2)
@@ -161,7 +161,7 @@ def test_w7_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
     assert rig.outcomes()[second] == "done"
 
 
-def test_w7_dependents_see_terminal_states_only():
+def test_dependents_see_terminal_states_only():
     """A retry of the upstream task is nothing that they hear of."""
     rig = rig_with()
     session = rig.join()
@@ -175,7 +175,7 @@ def test_w7_dependents_see_terminal_states_only():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_w7_several_end_in_one_message_and_doubles_do_not_count():
+def test_several_end_in_one_message_and_doubles_do_not_count():
     rig = rig_with()
     session = rig.join(slots=4)
     first, second, third = rig.submit(count=3)
@@ -188,7 +188,7 @@ def test_w7_several_end_in_one_message_and_doubles_do_not_count():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_w7_the_same_task_twice_is_one_edge():
+def test_the_same_task_twice_is_one_edge():
     rig = rig_with()
     session = rig.join()
     (first,) = rig.submit()
@@ -198,7 +198,7 @@ def test_w7_the_same_task_twice_is_one_edge():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_w10_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepted_meanwhile():
+def test_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepted_meanwhile():
     rig = rig_with()
     rig.join()
     seq = rig.depend(77)
@@ -213,7 +213,7 @@ def test_w10_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepte
     assert rig.values_of(seq)[1][77].payload == b"known"
 
 
-def test_w7_cancelling_a_dependent_leaves_the_upstream_task_alone():
+def test_cancelling_a_dependent_leaves_the_upstream_task_alone():
     rig = rig_with()
     session = rig.join()
     (first,) = rig.submit()
@@ -226,7 +226,7 @@ def test_w7_cancelling_a_dependent_leaves_the_upstream_task_alone():
     assert rig.hub.state.dependencies.values == {}
 
 
-def test_w7_expiry_counts_while_it_waits():
+def test_expiry_counts_while_it_waits():
     rig = rig_with()
     session = rig.join()
     (first,) = rig.submit()
@@ -339,7 +339,7 @@ def test_a_waiter_of_a_key_that_gives_up_blocks_what_depends_on_it():
     assert rig.state(1, on_first) == "SENT"
 
 
-def test_w55_explain_names_the_reason():
+def test_explain_names_the_reason():
     rig = rig_with()
     session = rig.join(slots=4)
     seqs = rig.submit(count=2)
@@ -359,7 +359,7 @@ def test_w55_explain_names_the_reason():
 # --- outcomes ---------------------------------------------------------------------------------------------
 
 
-def test_w4_an_outcome_goes_once_to_each_lane_and_is_forgotten_after_the_last_need():
+def test_an_outcome_goes_once_to_each_lane_and_is_forgotten_after_the_last_need():
     rig = rig_with()
     one, other = rig.join("a", slots=4), rig.join("b", slots=4)
     (first,) = rig.submit()
@@ -396,7 +396,7 @@ def test_a_task_that_goes_to_another_pool_takes_the_outcome_along():
     assert [v.seq for v in rig.pushed[-1].runs[0].values] == [first]
 
 
-def test_w11_without_room_for_an_outcome_its_dependents_fail_and_say_so():
+def test_without_room_for_an_outcome_its_dependents_fail_and_say_so():
     rig = rig_with(client_max_bytes=20)
     session = rig.join()
     (first,) = rig.submit(size=1)
@@ -425,7 +425,7 @@ def test_what_is_ready_goes_to_the_front_in_the_order_of_submission():
     assert pushed(rig) == [first, *seqs, *others]
 
 
-def test_w6_a_great_many_are_blocked_in_portions():
+def test_a_great_many_are_blocked_in_portions():
     rig = rig_with()
     session = rig.join()
     (first,) = rig.submit()

@@ -1,4 +1,4 @@
-"""Tasks that depend on others, at the hub that follows one which has died (W9, W57)."""
+"""Tasks that depend on others, at the hub that follows one which has died."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def old(seq: int, **more: object) -> Run:
     return Run(number_of(spec()), 0, [seq], [b"x"], again=True, **more)
 
 
-def test_w9_the_next_hub_waits_for_pools_and_for_tasks():
+def test_the_next_hub_waits_for_pools_and_for_tasks():
     rig = rig_with(lease=2.0)
     resubmit(rig, old(1), old(2, needs=[[1]]))
     assert [rig.state(1, seq) for seq in (1, 2)] == ["WAITING", "WAITING"]
@@ -40,7 +40,7 @@ def test_w9_the_next_hub_waits_for_pools_and_for_tasks():
 
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("end", ["done", "failed"])
-def test_w57_a_chain_whose_first_tasks_have_ended_at_a_pool_before_they_come_again(end, together):
+def test_a_chain_whose_first_tasks_have_ended_at_a_pool_before_they_come_again(end, together):
     """The tasks of one function come in one run: each ends here as it is entered."""
     rig = rig_with(lease=2.0)
     session = rig.join(epoch=EPOCH - 1)
@@ -70,7 +70,7 @@ def test_w57_a_chain_whose_first_tasks_have_ended_at_a_pool_before_they_come_aga
     assert rig.outcomes() == dict.fromkeys([2, 3, 4, 5, 6], "done")
 
 
-def test_w9_a_dependent_that_a_pool_runs_is_adopted():
+def test_a_dependent_that_a_pool_runs_is_adopted():
     rig = rig_with()
     rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [2])])
     resubmit(rig, old(1), old(2, needs=[[1]]))
@@ -80,7 +80,7 @@ def test_w9_a_dependent_that_a_pool_runs_is_adopted():
     assert rig.outcomes() == {2: "done"}
 
 
-def test_w9_one_that_was_waited_for_and_then_adopted_may_be_tried_again():
+def test_one_that_was_waited_for_and_then_adopted_may_be_tried_again():
     rig = rig_with(lease=2.0)
     one = spec("retried", max_retries=2, backoff=0.1, jitter=False)
     run = Run(number_of(one), 0, [2], [b"x"], again=True, needs=[[1]])
@@ -98,7 +98,7 @@ def test_w9_one_that_was_waited_for_and_then_adopted_may_be_tried_again():
 
 
 @pytest.mark.parametrize("end", ["crash", "returned"])
-def test_w9_one_that_a_pool_gives_back_waits_for_what_has_not_ended_here(end):
+def test_one_that_a_pool_gives_back_waits_for_what_has_not_ended_here(end):
     """It had begun with the hub before; this one does not know the outcome that it needs yet."""
     rig = HubRig()
     rig.client()
@@ -118,7 +118,7 @@ def test_w9_one_that_a_pool_gives_back_waits_for_what_has_not_ended_here(end):
     assert rig.values_of(2)[1][1].payload == b"r"
 
 
-def test_w9_one_that_crashed_before_its_client_came_back_waits_for_the_others_alone():
+def test_one_that_crashed_before_its_client_came_back_waits_for_the_others_alone():
     """Seed 5990: no pool holds it, so nothing but the task that it depends on holds it back."""
     rig = rig_with(crash_limit=3)
     session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
@@ -131,7 +131,7 @@ def test_w9_one_that_crashed_before_its_client_came_back_waits_for_the_others_al
     assert rig.hub.state.ledger.tasks[1 << 64 | 2].crashes == 1
 
 
-def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
+def test_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
     rig = rig_with(lease=1.0)
     session = rig.join()
     resubmit(rig, old(2, needs=[[1]]), values=(Value(1, b"taken"),))
@@ -143,7 +143,7 @@ def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
     assert rig.values_of(2)[1][1].payload == b"taken"
 
 
-def test_w9_an_outcome_that_came_along_is_there_for_all_that_need_it():
+def test_an_outcome_that_came_along_is_there_for_all_that_need_it():
     """The first of them has ended already, as a pool knows: the second one still needs it."""
     rig = rig_with()
     session = rig.join(epoch=EPOCH - 1)
@@ -157,7 +157,7 @@ def test_w9_an_outcome_that_came_along_is_there_for_all_that_need_it():
     assert rig.values_of(3)[1][1].payload == b"taken"
 
 
-def test_w9_recovery_over_before_the_upstream_task_and_after():
+def test_recovery_over_before_the_upstream_task_and_after():
     rig = rig_with(lease=1.0)
     resubmit(rig, old(2, needs=[[1]]), values=(Value(1, b"taken"),))
     assert rig.state(1, 2) == "WAITING"

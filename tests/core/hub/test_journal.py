@@ -521,7 +521,7 @@ def test_a_client_that_comes_back_is_answered_with_what_is_kept():
 @pytest.mark.parametrize("state", ["living", "kept", "ended", "dead", "replayed"])
 @pytest.mark.parametrize("submitter", ["same", "other"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_w44_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, submitter, restarted):
+def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, submitter, restarted):
     one = spec("f", keep=0.0 if state == "ended" else 60.0, detach=True)
     rig = hub()
     rig.client()

@@ -54,7 +54,7 @@ def test_counts_and_sizes_follow_the_tasks():
 
 
 def test_who_asks_for_a_client_s_tasks_looks_at_no_other_s():
-    """V7: with a million of another client, each of 300 that vanished took 47 ms."""
+    """With a million of another client, each of 300 that vanished took 47 ms."""
 
     class Unread(dict):
         def __iter__(self):

@@ -1,4 +1,4 @@
-"""Limits: W23 to W28 and W55 of the acceptance rows, what the hub decides, as lists of events."""
+"""Limits: what the hub decides, as lists of events."""
 
 import itertools
 import random
@@ -72,8 +72,6 @@ def task_of(rig: HubRig, seq: int, client: int = 1) -> dict[str, object]:
 
 
 class TestRate:
-    """W23."""
-
     def test_no_window_has_more_starts_than_the_rate(self):
         rig = rig_with()
         session = rig.join(slots=4)
@@ -179,8 +177,6 @@ class TestRate:
 
 
 class TestConcurrency:
-    """W24."""
-
     def test_no_more_run_at_a_time(self):
         rig = rig_with()
         session = rig.join(slots=8)
@@ -272,8 +268,6 @@ class TestConcurrency:
 
 
 class TestSeveral:
-    """W25."""
-
     def test_all_permits_are_taken_together_or_none(self):
         rig = rig_with()
         session = rig.join(slots=8)
@@ -364,8 +358,6 @@ class TestSeveral:
 
 
 class TestKeys:
-    """W26."""
-
     def test_each_key_has_a_limit_of_its_own_in_turn(self):
         rig = rig_with()
         session = rig.join(slots=8)
@@ -464,7 +456,7 @@ class TestDefinitions:
 
 
 class TestRestart:
-    """W29 in memory mode, and W28."""
+    """A hub that follows another in memory mode."""
 
     def test_a_window_counts_as_full_at_first(self):
         rig = HubRig()
@@ -541,8 +533,6 @@ class TestRestart:
 
 
 class TestExplanation:
-    """W55."""
-
     def test_a_task_names_the_limit_that_it_waits_for(self):
         rig = rig_with()
         rig.join(slots=8)

@@ -24,7 +24,6 @@ def kept(rig: HubRig, who: int) -> int:
 
 
 def test_tasks_of_a_client_that_said_goodbye_run_and_then_nothing_of_it_is_left():
-    """V3a."""
     rig = HubRig()
     rig.client(1)
     rig.submit(1, 20)
@@ -40,7 +39,7 @@ def test_tasks_of_a_client_that_said_goodbye_run_and_then_nothing_of_it_is_left(
 
 
 def test_tasks_of_a_client_that_was_killed_outlive_the_time_for_which_outcomes_wait():
-    """V3a: with result_ttl=15, 89 of 120 accepted tasks never ran."""
+    """With result_ttl=15, 89 of 120 accepted tasks never ran."""
     rig = HubRig(result_ttl=15.0)
     rig.client(1)
     rig.submit(1, 20)
@@ -59,7 +58,7 @@ def test_tasks_of_a_client_that_was_killed_outlive_the_time_for_which_outcomes_w
 
 
 def test_results_that_nobody_takes_are_dropped_and_the_tasks_go_on():
-    """V3b: with a cap of 16 MiB, 168 of 200 tasks with a result of 1 MB never ran."""
+    """With a cap of 16 MiB, 168 of 200 tasks with a result of 1 MB never ran."""
     rig = HubRig(client_max_bytes=200)
     rig.client(1)
     rig.submit(1, 30)
@@ -105,7 +104,7 @@ def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the
 
 
 def test_results_of_clients_that_stand_still_wait_within_their_credit():
-    """V10: 636 of 1,400 finished tasks were run again; nothing is dropped, no more is run."""
+    """636 of 1,400 finished tasks were run again; nothing is dropped, no more is run."""
     rig = HubRig(result_bytes=1000, client_max_bytes=600, client_grace=2.0)
     session = rig.join(slots=4)
     clients = [rig.client(who, credit=500) for who in range(1, 5)]
@@ -156,7 +155,7 @@ def test_one_that_turns_out_to_be_gone_is_not_waited_for():
 
 
 def test_a_chunk_of_a_client_that_has_left_runs_again_when_its_slot_dies():
-    """V3c: one slot was killed, and 25 items of a map whose client had left never ran."""
+    """One slot was killed, and 25 items of a map whose client had left never ran."""
     rig = HubRig()
     rig.client(1)
     rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
@@ -181,7 +180,7 @@ def test_a_chunk_of_a_client_that_is_there_is_split_by_it():
 
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(heard):
-    """V3c: it was killed a moment ago, and the hub does not know."""
+    """It was killed a moment ago, and the hub does not know."""
     rig = HubRig()
     rig.client(1)
     rig.submit(1, 2, one=spec("chunk", kind=CHUNK))
@@ -200,7 +199,7 @@ def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(h
 
 @pytest.mark.parametrize("who", ["client", "operator"])
 def test_a_chunk_that_was_given_up_before_its_client_was_gone_does_not_run_again(who):
-    """V3c: it had crashed, and was kept until its client had heard that it is to split it."""
+    """It had crashed, and was kept until its client had heard that it is to split it."""
     rig = HubRig()
     rig.client(1)
     rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
@@ -218,7 +217,7 @@ def test_a_chunk_that_was_given_up_before_its_client_was_gone_does_not_run_again
 
 
 def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
-    """V3c: its spec had no live task, made room for others, and another client has brought it again."""
+    """Its spec had no live task, made room for others, and another client has brought it again."""
     rig = HubRig(spec_bytes=1000)
     rig.client(1)
     rig.client(2)

@@ -1,4 +1,4 @@
-"""Promises: tasks without a function, which somebody ends. Rows W49 and W50, as lists of events."""
+"""Promises: tasks without a function, which somebody ends, as lists of events."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def fulfil(rig: HubRig, key: str = "k", client: int = 1, failed: Failed | None =
     return answer.value
 
 
-def test_w57_its_value_is_asked_for_when_the_client_has_it():
+def test_its_value_is_asked_for_when_the_client_has_it():
     """Seed 31199: a client that came back submitted what depends on it before it could hear of the value."""
     rig = HubRig()
     rig.client(1, credit=1)
@@ -178,7 +178,7 @@ def test_no_pool_can_have_one(rig):
 
 
 class TestKeptValues:
-    """Values that a client puts at the hub: row W49."""
+    """Values that a client puts at the hub."""
 
     def put(self, rig: HubRig, seq: int = 1) -> Value:
         rig._next[1] = max(rig._next[1], seq)

@@ -1,4 +1,4 @@
-"""V11a: a pool that cannot run what it is given is put aside, and other pools get its tasks."""
+"""A pool that cannot run what it is given is put aside, and other pools get its tasks."""
 
 import pytest
 

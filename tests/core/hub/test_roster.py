@@ -1,4 +1,4 @@
-"""V9, K11: a hub that comes after another goes on when every pool of that one is back, not a lease later."""
+"""A hub that comes after another goes on when every pool of that one is back, not a lease later."""
 
 import time
 

@@ -118,7 +118,7 @@ def test_a_firing_that_is_hardly_late_has_not_been_missed():
     assert world.ticks == [60.0]
 
 
-# --- clocks that are set (W20) ----------------------------------------------------------------------------
+# --- clocks that are set ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("timing", [{"cron": "30 * * * *"}, {"cron": "*/10 * * * *"}, {"period": 600.0}])

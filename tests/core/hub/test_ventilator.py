@@ -154,7 +154,7 @@ class TestATaskAlone:
         assert [key[1:] for key in rig.held[session]] == [(1, 2)]
 
     def test_lets_a_retry_go_first_that_is_due(self, rig):
-        """V14, seed 500007871: it went before the urgent task that was due at the same moment."""
+        """Seed 500007871: it went before the urgent task that was due at the same moment."""
         session = rig.join(slots=1)
         rig.submit(1, 1, spec("urgent", priority=5, max_retries=1, backoff=1.0, jitter=False))
         rig.fail(session, rig.held[session][0])

@@ -1,4 +1,4 @@
-"""V6, K4: a task that takes its whole pool down is given up, and no other is blamed for it."""
+"""A task that takes its whole pool down is given up, and no other is blamed for it."""
 
 import pytest
 
@@ -173,7 +173,7 @@ class TestASuspect:
         assert pools.held[0][1] == other[0]
 
     def test_stands_in_line_like_any_other_once_its_pool_turns_out_to_live(self, rig, suspect):
-        """S18: what is more urgent goes first again."""
+        """What is more urgent goes first again."""
         rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 2
         urgent = rig.submit(1, 1, spec("urgent", priority=5))
         rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 1
@@ -202,7 +202,7 @@ class TestASuspect:
         assert len(others) == 2
 
     def test_does_not_go_to_a_pool_of_which_no_slot_starts(self, rig, suspect):
-        """S9: such a pool is the emptiest."""
+        """Such a pool is the emptiest."""
         broken = rig.join("broken", slots=0)
         assert rig.held[broken] == []
         good = Pools(rig, "good")
@@ -211,7 +211,7 @@ class TestASuspect:
         assert [seq for _, seq, _ in good.held] == [suspect]
 
     def test_does_not_go_round_at_a_pool_that_refuses_it(self, rig, suspect):
-        """V11a: such a pool is the emptiest, time after time, while the others work."""
+        """Such a pool is the emptiest, time after time, while the others work."""
         good = Pools(rig, "good")
         good.finish(suspect)
         busy = rig.submit(1, 2, spec("other"))

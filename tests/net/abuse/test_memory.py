@@ -1,4 +1,4 @@
-"""Abuse list, A23: who half says much, or says it over many links, and the memory that a hub has (V12)."""
+"""Abuse list, A23: who half says much, or says it over many links, and the memory that a hub has."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_full_disk_accepts_nothing_and_loses_nothing(programs: Programs, small
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("kind", ["file", "redis"])
 def test_a_graph_goes_on_through_deaths_of_hub_and_client(programs: Programs, tmp_path: Path, kind: str):
-    """F12, W35: at any point, several times; each node has its outcome, by its id, in another client."""
+    """F12: at any point, several times; each node has its outcome, by its id, in another client."""
     chance = Random(kind)
     servers = serving(tmp_path, "--appendonly", "yes") if kind == "redis" else iter([None])
     for server in servers:

@@ -175,7 +175,6 @@ def test_what_one_peer_may_have_waiting_is_bounded(options):
 
 
 def test_a_cap_above_the_memory_that_there_is_is_refused_with_the_cure(programs: Programs):
-    """V4, K1."""
     outcome = programs.run("hub", "--bind", TCP, env={"TASKMESH_HUB__MAX_BYTES": "900000GiB"})
 
     assert outcome.returncode == 2
@@ -215,7 +214,7 @@ def test_a_hub_at_its_limit_of_files_says_so_and_sleeps(cluster: Cluster):
 
 @pytest.mark.parametrize(("asked", "warned"), [("2GiB", True), ("16MiB", False), (None, False)])
 def test_a_client_s_cap_above_what_its_hub_allows_is_told_with_the_cure(monkeypatch, asked, warned):
-    """V12: it was cut down without a word. So is the default on a small hub: `memory` tells to how much."""
+    """It was cut down without a word. So is the default on a small hub: `memory` tells to how much."""
     monkeypatch.setattr(file_limit_module, "raise_file_limit", lambda: 1 << 20)
     sections = {"hub": {"max_bytes": "64MiB"}, "client": {"max_bytes": asked} if asked else {}}
     told: list[tuple[str, dict[str, object]]] = []

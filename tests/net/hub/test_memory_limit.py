@@ -1,4 +1,4 @@
-"""V12: a hub whose memory goes to what peers send cuts them off, before the kernel ends it."""
+"""A hub whose memory goes to what peers send cuts them off, before the kernel ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""V6, K4: a pool whose container runs out of memory kills its largest slot, before the kernel does."""
+"""A pool whose container runs out of memory kills its largest slot, before the kernel does."""
 
 from __future__ import annotations
 
