@@ -52,7 +52,7 @@ def hub_families(machine: HubMachine) -> list[Family]:
         Family("taskmesh_tasks_finished_total", "counter", "Tasks with an outcome.").add(ledger.finished),
         _transitions(machine),
         Family("taskmesh_tasks_bytes", "gauge", "Bytes of arguments in the ledger.").add(ledger.size),
-        Family("taskmesh_tasks_orphaned", "gauge", "Tasks whose client has left: lost if this hub ends.").add(
+        Family("taskmesh_tasks_orphaned", "gauge", "Tasks whose client has left.").add(
             machine.clients.orphans
         ),
         Family("taskmesh_clients", "gauge", "Clients with an open session.").add(
