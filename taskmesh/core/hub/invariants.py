@@ -139,13 +139,22 @@ def _check_edges(hub: HubState) -> None:
 
 
 def _check_values(hub: HubState) -> None:
-    """Holders of an outcome are the tasks on their way that need it; it is held as long as there are any."""
+    """Holders of an outcome are the tasks on their way that need it; it is held as long as there are any.
+
+    A forgotten task may run again while its outcome is held; who waits for that run is no holder yet.
+    """
     values = hub.dependencies.values
     holders: Counter[int] = Counter()
+    to_come = {
+        (other.id, task)
+        for task, record in hub.ledger.tasks.items()
+        if record.links is not None
+        for other in record.links.dependents.get(task, ())
+    }
     for task, record in hub.ledger.tasks.items():
         if (links := record.links) is not None and task == record.id:
             base = task >> SEQ_BITS << SEQ_BITS
-            holders.update(base | seq for seq in links.needs)
+            holders.update(base | seq for seq in links.needs if (task, base | seq) not in to_come)
     holders.update(client << SEQ_BITS | seq for client, seqs in hub.dependencies.kept.items() for seq in seqs)
     for task, held in values.items():
         require(

@@ -167,3 +167,21 @@ def test_recovery_over_before_the_upstream_task_and_after():
         rig.beat(session)
 
     assert rig.state(1, 2) == "SENT"
+
+
+def test_a_task_runs_again_while_its_outcome_is_held_for_another():
+    """Seed 182: its outcome was kept for a time only, and its client came back later than that."""
+    rig = rig_with()
+    resubmit(rig, old(2, needs=[[1]]), values=(Value(1, b"taken"),))
+    rig.tell(ev.FromClient(1, m.Submit(2, [], [old(1), old(3, needs=[[1]])])))
+    session = rig.join(slots=4)
+    rig.hub.state.recovery.extend(-100.0)
+    rig.after(0.4)
+    assert [rig.state(1, seq) for seq in (1, 2, 3)] == ["SENT", "SENT", "WAITING"]
+
+    rig.report(session, done=((1, 2, 1),))
+    rig.report(session, done=((1, 1, 1),))
+    assert rig.state(1, 3) == "SENT"
+    assert rig.values_of(3)[1][1].payload == b"r"
+    rig.report(session, done=((1, 3, 1),))
+    assert not rig.hub.state.dependencies.values
