@@ -167,22 +167,6 @@ class TestEnds:
         assert caught.value.path == (first.task_id, second.task_id, last.task_id)
         assert last.state is TaskState.FAILED
 
-    def test_a_cancelled_task_blocks_those_that_depend_on_it(self):
-        first = square.with_options(delay=60).submit(1)
-        last = square.submit(first)
-        first.cancel()
-
-        with pytest.raises(DependencyError) as caught:
-            last.result(END_S)
-        assert isinstance(caught.value.__cause__, CancelledError)
-
-    def test_a_failure_with_many_behind_it(self):
-        first = fail.with_options(delay=0.5).submit("no")
-        blocked = [square.submit(first) for _ in range(5000)]
-
-        assert all(isinstance(one.exception(END_S), DependencyError) for one in blocked)
-        assert blocked[0].exception().__cause__ is first.exception()
-
     def test_when_done(self):
         done = outcome.with_options(when="done")
 

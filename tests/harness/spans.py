@@ -1,7 +1,5 @@
 """Starts and spans of tasks, as these have stamped them: how many there were at a time, or in a window."""
 
-from itertools import pairwise
-
 
 def most_in(times: list[float], seconds: float) -> int:
     """Return the most starts in any window of this length."""
@@ -22,9 +20,3 @@ def most_at_a_time(spans: list[tuple[float, float]]) -> int:
         running += change
         most = max(most, running)
     return most
-
-
-def longest_gap(times: list[float]) -> float:
-    """Return the longest time between two that follow each other."""
-    times = sorted(times)
-    return max(after - before for before, after in pairwise(times))

@@ -210,26 +210,6 @@ def test_three_consumers_one_killed_one_frozen(programs: Programs, tmp_path: Pat
         cluster.programs.close()
 
 
-def test_outcomes_wait_while_nobody_is_there(programs: Programs, tmp_path: Path):
-    """The sink's bytes are capped, and tasks of others run on."""
-    _, address = programs.hub(TASKMESH_HUB__MAX_BYTES=str(64 << 20))
-    programs.worker(address, slots=2)
-    cap = (64 << 20) * 3 // 16
-    with Mesh(address) as mesh:
-        submit(mesh, range(200), size=200_000)
-        wait_until(lambda: any(sink["full"] for sink in mesh.status()["sinks"]), WAIT_S)
-
-        assert [mesh.submit(workload.add, 1, index).result(WAIT_S) for index in range(50)] == [
-            1 + index for index in range(50)
-        ]
-        (sink,) = mesh.status()["sinks"]
-        assert sink["bytes"] <= cap
-        assert mesh.status()["tasks"]["QUEUED"] > 100
-        assert "sink s: " in programs.run("status", "--address", address).stdout
-        with mesh.sink("s") as consumer:
-            take(consumer, 200, [])
-
-
 @pytest.mark.smoke
 def test_a_hub_that_dies_loses_nothing_that_was_not_acknowledged(programs: Programs, tmp_path: Path):
     cluster = Cluster(Programs(made(tmp_path / "mesh"), ENVIRONMENT))
