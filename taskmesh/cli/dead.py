@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from taskmesh.cli.exits import EPILOG
+from taskmesh.cli.exits import EPILOG, FAILED
 from taskmesh.cli.format import printable
-from taskmesh.cli.operator import Reach, hub_command
+from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
+from taskmesh.cli.options import Timeout, command, hub_settings
 from taskmesh.cli.output import Output
 from taskmesh.cli.submission import moment_of
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
-COLUMNS = ("task_id", "name", "state", "ended", "attempts", "blocked", "replayed", "error")
+if TYPE_CHECKING:
+    from taskmesh.client.client import Client
+    from taskmesh.config import Config
+    from taskmesh.future import TaskFuture
+    from taskmesh.wire.messages import Answer
+
+Ask = Callable[[str], Any]
+"""Asks the hub for a view."""
+KEEP = 86_400.0
+"""Seconds for which the outcome of a replay is kept, at least."""
+COLUMNS = ("task_id", "name", "state", "ended", "attempts", "error")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task that has ended.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of the tasks that have ended.")]
 Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Only tasks of this function.")]
@@ -26,7 +38,6 @@ Error = Annotated[
 ]
 Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many, the newest.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
-Again = Annotated[bool, typer.Option("--again", help="Those, too, that were run again already.")]
 
 dead = typer.Typer(
     name="dead",
@@ -42,25 +53,24 @@ class Choice(NamedTuple):
     since: str | None
     error: str | None
 
-    def rows(self, reach: Reach) -> list[dict[str, Any]]:
+    def rows(self, ask: Ask) -> list[dict[str, Any]]:
         """Return the rows of these letters, the newest first."""
         start = moment_of(self.since).timestamp() if self.since else 0.0
         return [
             row
-            for row in reach.query("dead")
+            for row in ask("dead")
             if row["ended"] >= start
             and (not self.task or self.task in (row["name"], row["name"].rpartition(".")[2]))
             and (not self.error or self.error in row["error"])
         ]
 
-    def ids(self, reach: Reach, given: list[str] | None, *, every: bool, fresh: bool = False) -> list[str]:
+    def ids(self, ask: Ask, given: list[str] | None, *, every: bool) -> list[str]:
         """Return the ids that are given, or those of the letters that are chosen.
 
         Args:
-            reach: the hub.
+            ask: asks the hub.
             given: ids.
             every: all letters may be meant.
-            fresh: only letters that were not run again.
 
         Raises:
             ConfigError: nothing is chosen.
@@ -69,7 +79,7 @@ class Choice(NamedTuple):
             return given
         if not (any(self) or every):
             raise ConfigError("name the tasks: by their ids, with --task, --since or --error, or --all")
-        return [row["task_id"] for row in self.rows(reach) if not (fresh and row["replays"])]
+        return [row["task_id"] for row in self.rows(ask)]
 
 
 def show_all(
@@ -82,33 +92,29 @@ def show_all(
     limit: Most = 100,
 ) -> None:
     """List dead letters, the newest first."""
-    rows = Choice(task, since, error).rows(reach)[:limit]
+    rows = Choice(task, since, error).rows(reach.query)[:limit]
     for row in rows:
         row["ended"] = _time(row["ended"])
-        row["replayed"] = len(row["replays"])
     out.rows(rows, COLUMNS, "no dead letters")
 
 
 def show(reach: Reach, out: Output, task_id: Id) -> None:
-    """Show a dead letter: every attempt with its error and its last output, and what it has blocked."""
+    """Show a dead letter: how its last attempt failed, and the last output of that."""
     found = reach.query("dead-letter", task_id)
-    lines = [f"{found['name']} {found['task_id']}: {found['state']} at {_time(found['ended'])}"]
-    for attempt in found["history"]:
-        what = ": ".join(filter(None, (attempt["type"] or attempt["kind"], attempt["text"])))
-        lines.append(
-            f"attempt {attempt['attempt']} on {attempt['worker'] or '?'}, {_time(attempt['at'])}: {what}"
-        )
-        lines += [f"  {line}" for line in attempt["traceback"].splitlines()]
-        if attempt["output"]:
-            lines += ["  last output:", *(f"    {line}" for line in attempt["output"].splitlines())]
-    if found["blocked"]:
-        lines.append(f"it has blocked {found['blocked']} tasks: {', '.join(found['blocked_tasks'][:10])}")
-    lines += [f"run again as {replay}" for replay in found["replays"]]
+    what = ": ".join(filter(None, (found["type"] or found["kind"], found["text"])))
+    lines = [
+        f"{found['name']} {found['task_id']}: {found['state']} at {_time(found['ended'])}",
+        f"attempt {found['attempts']} on {found['worker'] or '?'}: {what}",
+        *(f"  {line}" for line in found["traceback"].splitlines()),
+    ]
+    if found["output"]:
+        lines += ["last output:", *(f"  {line}" for line in found["output"].splitlines())]
     out.value(found, printable("\n".join(lines), keep="\n"))
 
 
+@command(hub_settings)
 def replay(
-    reach: Reach,
+    config: Config,
     out: Output,
     ids: Ids = None,
     *,
@@ -117,14 +123,61 @@ def replay(
     error: Error = None,
     limit: Most = 10_000,
     every: All = False,
-    again: Again = False,
+    timeout: Timeout = 5.0,
 ) -> None:
-    """Run dead letters again, with what they have blocked; `taskmesh result` fetches the results."""
-    verb = "dead-replay-again" if again else "dead-replay"
-    chosen = Choice(task, since, error).ids(reach, ids, every=every, fresh=not again)
-    with reach.session() as hub:
-        told: list[Any] = [hub.command(verb, task_id, reach.timeout) for task_id in chosen[:limit]]
-    out.value(told, "\n".join(f"{each['letter']} runs again as {each['task_id']}" for each in told) or "none")
+    """Submit the calls of dead letters again, as a client; `taskmesh result` fetches the results."""
+    from taskmesh.client.submitter import client_of
+    from taskmesh.mesh import Mesh
+
+    with Mesh(config=config) as mesh:
+        client = client_of(mesh)
+        port = client.open()
+
+        def ask(what: str, argument: str = "") -> Any:
+            return port.query(what, argument, EVERYTHING, timeout)
+
+        told, refused = [], {}
+        for task_id in Choice(task, since, error).ids(ask, ids, every=every)[:limit]:
+            try:
+                letter = ask("dead-call", task_id)
+            except HubUnreachable:
+                raise
+            except TaskMeshError as refusal:
+                refused[task_id] = str(refusal)
+                continue
+            told.append({"letter": task_id, "task_id": submit_again(client, letter).task_id})
+    lines = [f"{each['letter']} runs again as {each['task_id']}" for each in told]
+    lines += [f"{task_id} does not: {why}" for task_id, why in refused.items()]
+    told += [{"letter": task_id, "error": why} for task_id, why in refused.items()]
+    out.value(told, "\n".join(lines) or "none")
+    if refused:
+        raise typer.Exit(FAILED)
+
+
+def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
+    """Submit the call of a dead letter.
+
+    A call without a key gets one: while it is on its way, and a day after it has succeeded, the letter is not
+    run once more.
+    """
+    from msgspec.structs import replace
+
+    from taskmesh.core.specs import spec_number
+    from taskmesh.future import OpenRun
+    from taskmesh.wire.runs import CALL, FIRING
+    from taskmesh.wire.schedules import split_tick
+
+    [spec], [run] = letter.specs, letter.runs
+    [payload] = run.payloads
+    kind = spec.kind
+    if kind == FIRING:
+        kind, (_, payload) = CALL, split_tick(payload)
+    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=max(spec.keep, KEEP))
+    again = OpenRun(
+        client.table, spec_number(spec), spec, client.new_group(), run.key or f"dead letter {letter.value}"
+    )
+    again.part = run.part
+    return client.table.put(again, payload)
 
 
 def purge(
@@ -138,7 +191,7 @@ def purge(
     every: All = False,
 ) -> None:
     """Forget dead letters."""
-    chosen = Choice(task, since, error).ids(reach, ids, every=every)
+    chosen = Choice(task, since, error).ids(reach.query, ids, every=every)
     with reach.session() as hub:
         told = [hub.command("dead-purge", task_id, reach.timeout) for task_id in chosen]
     out.value({"purged": len(told)}, f"{len(told)} dead letters are forgotten")
@@ -148,5 +201,10 @@ def _time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-for _name, _each in (("list", show_all), ("show", show), ("replay", replay), ("purge", purge)):
-    dead.command(name=_name, epilog=EPILOG)(hub_command(_each))
+for _name, _each in (
+    ("list", hub_command(show_all)),
+    ("show", hub_command(show)),
+    ("replay", replay),
+    ("purge", hub_command(purge)),
+):
+    dead.command(name=_name, epilog=EPILOG)(_each)

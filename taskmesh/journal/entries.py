@@ -65,10 +65,7 @@ def _restore_payloads(entry: Entry) -> None:
         for run in entry.runs:
             run.payloads = [_payload(payload) for payload in run.payloads]
     elif isinstance(entry, JournalLetter):
-        for task in (entry.task, *entry.blocked):
-            task.run.payloads = [_payload(payload) for payload in task.run.payloads]
-        for value in entry.values:
-            value.payload = _payload(value.payload)
+        entry.run.payloads = [_payload(payload) for payload in entry.run.payloads]
     elif isinstance(entry, Value):
         entry.payload = _payload(entry.payload)
     elif isinstance(entry, JournalSchedule):

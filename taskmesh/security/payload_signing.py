@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from taskmesh.core.ids import SEQ_BITS, parse
 from taskmesh.core.specs import spec_bytes, spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import NO_KEY, NO_SIGNATURE, Signer, is_signed, refuse, split_key, with_key
@@ -181,6 +182,19 @@ class PayloadSigner:
             copy.failed_firsts += [numbers[failure.seq] for failure in bad]
         return copy
 
+    def answer(self, message: m.Answer) -> m.Answer:
+        """Take the signature off the call of a dead letter; one that is not valid becomes an error."""
+        if not message.runs:
+            return message
+        [spec], [run] = message.specs, message.runs
+        client, number = parse(message.value) >> SEQ_BITS, spec_number(spec)
+        self._learn([(number, spec)])
+        try:
+            _, plain = self._verified_call(number, client, run.seqs[0], run.payloads[0])
+        except BadSignature as error:
+            return m.Answer(message.number, None, f"its call cannot be signed anew: {error}")
+        return msgspec.structs.replace(message, runs=[msgspec.structs.replace(run, payloads=[plain])])
+
     def _verified_run(self, run: DoneRun, *, may_be_bare: bool = True) -> tuple[DoneRun, list[Failed]]:
         seqs: list[int] = []
         payloads: list[Any] = []
@@ -245,15 +259,10 @@ class PayloadSigner:
         needs = iter(run.needs)
         number = self._refusal_spec[0]
         refused = LaneRun(number, run.client, run.attempt, run.returns, [], [])
-        head = TASK + self._digests.get(run.spec, UNKNOWN)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             needed = next(needs, [])
-            key, signed = split_key(payload) if self._signer is not None else (b"", payload)
             try:
-                if run.spec in self._firings:
-                    plain = self._verified_firing(run.spec, payload)
-                else:
-                    plain = self._verified(head + struct.pack(">QQ", run.client, seq) + key, signed)
+                key, plain = self._verified_call(run.spec, run.client, seq, payload)
             except BadSignature as error:
                 refused.seqs.append(seq)
                 refused.payloads.append(dumps(((str(error),), {})))
@@ -265,6 +274,18 @@ class PayloadSigner:
                 if run.needs:
                     good.needs = [*good.needs, needed]
         return good, refused
+
+    def _verified_call(self, spec: int, client: int, seq: int, payload: Any) -> tuple[bytes, Any]:
+        """Return the key of a task, empty if it has none, and its call without the signature.
+
+        Raises:
+            BadSignature: it has none, or a wrong one.
+        """
+        if spec in self._firings:
+            return b"", self._verified_firing(spec, payload)
+        key, signed = split_key(payload) if self._signer is not None else (b"", payload)
+        context = TASK + self._digests.get(spec, UNKNOWN) + struct.pack(">QQ", client, seq) + key
+        return key, self._verified(context, signed)
 
     def _verified_firing(self, spec: int, payload: Any) -> Any:
         """Return the call of a schedule without its signature, but with the time that the hub has given it.
@@ -379,4 +400,6 @@ class ClientSigner:
         """Return a message of the hub with its outcomes verified: what is not valid has become an error."""
         if isinstance(message, m.SinkDeliver):
             return self._signer.sink_deliver(message)
+        if isinstance(message, m.Answer):
+            return self._signer.answer(message)
         return self._signer.deliver(message) if isinstance(message, m.Deliver) else message

@@ -126,30 +126,6 @@ class JournalWindow(msgspec.Struct, array_like=True):
     starts: list[tuple[Number, int]]
 
 
-class LetterTask(msgspec.Struct, array_like=True):
-    """One task of a dead letter.
-
-    Attributes:
-        run: the task alone.
-        spec: its spec.
-    """
-
-    run: Run
-    spec: Spec
-
-
-class LetterAttempt(msgspec.Struct, array_like=True):
-    """One attempt that failed.
-
-    Attributes:
-        at: when that was heard, in seconds since the epoch.
-        failed: how it failed.
-    """
-
-    at: Number
-    failed: Failed
-
-
 class JournalLetter(msgspec.Struct, array_like=True):
     """A dead letter: a task that ended badly while nobody waited for it, with what it takes to run it again.
 
@@ -158,22 +134,18 @@ class JournalLetter(msgspec.Struct, array_like=True):
         user: whose task it is.
         client: what its client called itself.
         state: its final state.
-        task: the task.
-        attempts: the failed ones; the last is its end.
-        blocked: the tasks that never started since they depend on it.
-        values: outcomes of other tasks that these tasks need.
-        replays: the ids of the tasks that have run it again.
+        spec: its spec.
+        run: the task alone.
+        failed: its end.
     """
 
     at: Number
     user: Name
     client: Name
     state: Name
-    task: LetterTask
-    attempts: list[LetterAttempt]
-    blocked: list[LetterTask] = []
-    values: list[Value] = []
-    replays: list[str] = []
+    spec: Spec
+    run: Run
+    failed: Failed
 
 
 Entry = (

@@ -109,7 +109,7 @@ class Query(msgspec.Struct, tag=7):
     """Asks for a view; answered by `Answer`.
 
     what = "status", "pools", "tasks", "task", "graph", "batch", "events", "limits", "schedules", "ticks" (the
-    next `limit` of the schedule that the argument names).
+    next `limit` of the schedule that the argument names), "dead", "dead-letter", "dead-call".
     """
 
     number: int
@@ -273,11 +273,14 @@ class Answer(msgspec.Struct, tag=26):
         number: Number of the request.
         value: Plain data.
         error: The reason why it is refused; empty when it worked.
+        specs, runs: of a dead letter whose call was asked for; its id is the value then.
     """
 
     number: int
     value: Any
     error: str = ""
+    specs: list[Spec] = []
+    runs: list[Run] = []
 
 
 class ClientRefused(msgspec.Struct, tag=27):

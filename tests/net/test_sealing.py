@@ -1,11 +1,13 @@
 """The mesh key in a mesh of real processes: a hub that lies makes nobody run or unpickle anything."""
 
+import json
 import struct
 from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.core.ids import task_id, text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import LENGTH, split_key, with_key
@@ -242,6 +244,61 @@ def test_a_signature_holds_for_no_function_that_is_not_known():
     runs = pool.tasks(m.Tasks(1, 1, 1, 0, 0.0, [], [made_up])).runs
 
     assert number + 1 not in {run.spec for run in runs}
+
+
+def test_a_dead_letter_is_signed_anew_by_the_client_whose_call_it_was(keyed: Cluster, tmp_path: Path):
+    gate = tmp_path / "gate"
+    with keyed.mesh() as mesh:
+        failing = mesh.with_options(detach=True).submit(workload.fail_until, str(gate))
+        mesh.flush(END_S)
+        assert type(failing.exception(END_S)) is workload.Refusal
+    gate.touch()
+
+    bare = Path(keyed.ring.peer("client", "bare"))
+    (bare / "mesh.secret").unlink()
+    other = _replay(keyed, failing.task_id, str(bare))
+    secret = Path(keyed.client) / "mesh.secret"
+    secret.rename(tmp_path / "away")
+    missing = _replay(keyed, failing.task_id, keyed.client)
+    (tmp_path / "away").rename(secret)
+    replayed = _replay(keyed, failing.task_id, keyed.client)
+
+    assert (other[0], "alice" in other[1]["error"]) == (1, True)
+    assert (missing[0], "mesh.secret" in missing[1]["error"]) == (1, True)
+    assert (replayed[0], replayed[1]["letter"]) == (0, failing.task_id)
+    with keyed.mesh() as mesh:
+        after = mesh.with_options(after=replayed[1]["task_id"]).submit(workload.add, 1, 2)
+        assert after.result(END_S) == 3, "the replay has succeeded"
+        key = f"dead letter {failing.task_id}"
+        gate.unlink()
+        told = mesh.with_options(detach=True, key=key).submit(workload.fail_until, str(gate))
+        assert told.result(END_S) == 1, "its result answers those who ask by its key"
+
+
+def _replay(cluster: Cluster, letter: str, keys: str) -> tuple[int, dict[str, str]]:
+    arguments = ("dead", "replay", letter, "--address", cluster.address, "--keys", keys, "--json")
+    told = cluster.programs.run(*arguments)
+    (row,) = json.loads(told.stdout)
+    return told.returncode, row
+
+
+@pytest.mark.parametrize("forged", ["nothing", "call", "id", "function", "unsigned"])
+def test_a_forged_call_of_a_dead_letter_is_not_signed_anew(forged: str):
+    client = PayloadSigner([b"k" * 32])
+    one, run = Spec(dump_function(workload.add), "add"), Run(0, 0, [7], [b"payload"], "mine")
+    run.spec = spec_number(one)
+    (signed,) = client.submit(m.Submit(1, [(run.spec, one)], [run]), 5, lambda _: []).runs[0].payloads
+    seq = 8 if forged == "id" else 7
+    spec = Spec(dump_function(workload.size_of), "add") if forged == "function" else one
+    payload = {"call": signed[:-1] + b"!", "unsigned": b"payload"}.get(forged, signed)
+    letter = Run(run.spec, 0, [seq], [payload], "mine")
+
+    answer = PayloadSigner([b"k" * 32]).answer(m.Answer(1, text_of(task_id(5, seq)), "", [spec], [letter]))
+
+    if forged == "nothing":
+        assert [told.payloads for told in answer.runs] == [[b"payload"]]
+    else:
+        assert (answer.value, answer.runs, "cannot be signed anew" in answer.error) == (None, [], True)
 
 
 def _tasks(number: int, one: Spec, payload: object) -> m.Tasks:

@@ -481,11 +481,11 @@ class Collector:
         history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
         self.release(record)
         self._ledger.move(record, cause)
+        failure = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         if failure.kind != "cancelled" and self._is_letter(record):
             account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
             hub.letters.add(record, failure, hub.wall, account.user, account.name)
-        shown = record.attempt - record.returns
-        told = msgspec.structs.replace(failure, attempt=shown, history=history, output="")
+        told = msgspec.structs.replace(failure, output="")
         self.keep(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
@@ -506,8 +506,6 @@ class Collector:
         Its log line and its history are those of the task that ended first.
         """
         self._ledger.move(record, cause)
-        if cause is Cause.BLOCK:
-            self._hub.letters.add_blocked(record, failure)
         self._hub.dependencies.failed(record, failure)
         if cause is Cause.SKIP:
             failure = msgspec.structs.replace(failure, kind="cancelled")
@@ -518,11 +516,13 @@ class Collector:
             self.recent.remember(record, failure, waiting)
 
     def _is_letter(self, record: TaskRecord) -> bool:
-        """Return True if nobody waits for a task: it is detached, or a firing, or its client is away.
+        """Return True if nobody waits for a call: it is detached, or a firing, or its client is away.
 
         Tasks without a client outlive it only in a journal.
         """
         spec, client = record.spec.spec, record.id >> SEQ_BITS
+        if record.spec.needs_no_pool:
+            return False
         if spec.detach or spec.kind == FIRING:
             return True
         if self._hub.journal is None or not self._hub.journal.has(client, record.id & SEQ_MASK):
@@ -547,8 +547,6 @@ class Collector:
                     "schedule.failed",
                     {"firing": key[1] if key else "", **tick, "text": in_words(failure)[:TOLD_TEXT]},
                 )
-            if self._is_letter(record):
-                self._hub.letters.attempt_failed(record, failure, self._hub.wall)
         extra = record.more()
         if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"

@@ -382,12 +382,8 @@ class Journal(JournalEntries):
 
 def is_durable(spec: Spec) -> bool:
     """Return True if tasks are written down; not those that end with their client."""
-    return spec.kind in DURABLE_KINDS and is_wanted(spec) and spec.on_client_loss != "cancel"
-
-
-def is_wanted(spec: Spec) -> bool:
-    """Return True if a spec lets its tasks be written down: another hub may run them again."""
-    return spec.durable is not False and spec.acks == "late"
+    may_run_again = spec.durable is not False and spec.acks == "late"
+    return spec.kind in DURABLE_KINDS and may_run_again and spec.on_client_loss != "cancel"
 
 
 def edges_of(run: Run) -> Iterator[tuple[int, frozenset[int]]]:

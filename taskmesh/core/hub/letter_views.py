@@ -1,70 +1,70 @@
-"""Dead letters as operators see them, and what they may have done with them."""
+"""Dead letters as people see them, and what they may have done with them."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import Any
 
-from taskmesh.core.hub.replays import Replays
-from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.dead_letters import DeadLetters
 from taskmesh.core.ids import parse, text_of
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalLetter
 
-LISTED, SHOWN = "dead", "dead-letter"
-"""Queries: all letters, the newest first, and one of them."""
-REPLAY, REPLAY_AGAIN, PURGE = "dead-replay", "dead-replay-again", "dead-purge"
-"""Commands for one letter."""
+LISTED, SHOWN, CALL = "dead", "dead-letter", "dead-call"
+"""Queries: all letters, the newest first; one of them; and the call of one, to be submitted again."""
+PURGE = "dead-purge"
+"""The command that has a letter forgotten."""
+
+HAS_VALUES = (
+    "results of other tasks were among its arguments, and they are not kept: submit it again from a program"
+)
 
 
 class LetterViews:
     """Answers queries and commands about dead letters.
 
     Args:
-        hub: the books of the hub.
-        replays: runs them again.
+        dead_letters: the letters of the hub.
     """
 
-    def __init__(self, hub: HubState, replays: Replays) -> None:
-        self._hub = hub
-        self._replays = replays
+    def __init__(self, dead_letters: DeadLetters) -> None:
+        self._dead_letters = dead_letters
 
-    def answer(self, query: m.Query) -> m.Answer | None:
-        """Answer a query; None if it is about something else."""
-        letters = self._hub.letters.letters
+    def answer(self, query: m.Query, user: str) -> m.Answer | None:
+        """Answer a query; None if it is about something else.
+
+        Args:
+            query: the question.
+            user: the user who asks: a call is told to the one whose task it was.
+        """
+        letters = self._dead_letters.letters
         if query.what == LISTED:
             newest = islice(reversed(letters.items()), max(1, query.limit))
             return m.Answer(query.number, [_row(text_of(task), letter) for task, letter in newest])
-        if query.what != SHOWN:
+        if query.what not in (SHOWN, CALL):
             return None
         task = _parsed(query.argument)
         letter = letters.get(task)
         if letter is None:
             return m.Answer(query.number, None, _unknown(query.argument))
-        return m.Answer(query.number, _details(text_of(task), letter))
+        if query.what == SHOWN:
+            return m.Answer(query.number, _details(text_of(task), letter))
+        if letter.user != user:
+            whose = f"the key {letter.user}" if letter.user else "a program without a key"
+            return m.Answer(query.number, None, f"only {whose}, whose task it was, can run it again")
+        if letter.run.needs:
+            return m.Answer(query.number, None, HAS_VALUES)
+        return m.Answer(query.number, text_of(task), specs=[letter.spec], runs=[letter.run])
 
     def obey(self, command: m.Command) -> m.Answer | None:
         """Obey a command; None if it is about something else."""
-        if command.verb not in (REPLAY, REPLAY_AGAIN, PURGE):
+        if command.verb != PURGE:
             return None
-        task, number = _parsed(command.target), command.number
-        letter = self._hub.letters.letters.get(task)
-        if letter is None:
-            return m.Answer(number, None, _unknown(command.target))
-        if command.verb == PURGE:
-            self._hub.letters.purge(task)
-            return m.Answer(number, {"purged": text_of(task)})
-        if letter.replays and command.verb == REPLAY:
-            text = f"it was run again already, as task {letter.replays[-1]}: say --again to do that once more"
-            return m.Answer(number, None, text)
-        refusal = self._replays.refusal(letter)
-        if refusal:
-            return m.Answer(number, None, refusal)
-        replay = self._replays.replay(task, letter)
-        if not replay:
-            return m.Answer(number, None, "the hub is full (hub.max_tasks): try again later")
-        told = {"letter": text_of(task), "task_id": replay, "tasks": 1 + len(letter.blocked)}
-        return m.Answer(number, told)
+        task = _parsed(command.target)
+        if task not in self._dead_letters.letters:
+            return m.Answer(command.number, None, _unknown(command.target))
+        self._dead_letters.purge(task)
+        return m.Answer(command.number, {"purged": text_of(task)})
 
 
 def _parsed(text: str) -> int:
@@ -81,39 +81,30 @@ def _unknown(text: str) -> str:
 
 def _row(task: str, letter: JournalLetter) -> dict[str, Any]:
     """Return a row about a letter in plain data."""
-    end = letter.attempts[-1].failed
+    end = letter.failed
     return {
         "task_id": task,
-        "name": letter.task.spec.name,
+        "name": letter.spec.name,
         "state": letter.state,
         "ended": letter.at,
-        "attempts": len(letter.attempts),
+        "attempts": end.attempt,
         "error": f"{end.type_name}: {end.text}"[:300] if end.type_name else f"{end.kind} {end.text}"[:300],
-        "blocked": len(letter.blocked),
-        "replays": list(letter.replays),
     }
 
 
 def _details(task: str, letter: JournalLetter) -> dict[str, Any]:
     """Return all about a letter in plain data."""
-    spec = letter.task.spec
+    end = letter.failed
     return {
         **_row(task, letter),
         "client": letter.client,
-        "queue": spec.queue,
-        "key": letter.task.run.key,
-        "blocked_tasks": [each.spec.name for each in letter.blocked[:1000]],
-        "history": [
-            {
-                "at": each.at,
-                "attempt": each.failed.attempt - each.failed.returns,
-                "worker": each.failed.worker,
-                "kind": each.failed.kind,
-                "type": each.failed.type_name,
-                "text": each.failed.text,
-                "traceback": each.failed.traceback,
-                "output": each.failed.output,
-            }
-            for each in letter.attempts
-        ],
+        "user": letter.user,
+        "queue": letter.spec.queue,
+        "key": letter.run.key,
+        "worker": end.worker,
+        "kind": end.kind,
+        "type": end.type_name,
+        "text": end.text,
+        "traceback": end.traceback,
+        "output": end.output,
     }

@@ -18,7 +18,6 @@ from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.letter_views import LetterViews
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
-from taskmesh.core.hub.replays import Replays
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.sink_values import SinkValues
@@ -78,7 +77,7 @@ class HubMachine:
             clients=self.clients,
             schedules=self.schedules,
         )
-        self.letters = LetterViews(state, Replays(state, self.submissions))
+        self.letters = LetterViews(state.letters)
         self.journal: JournalEvents | None = None
         if state.journal is not None:
             self.journal = JournalEvents(
@@ -342,7 +341,7 @@ class HubMachine:
         answer: m.Answer | None = None
         match request:
             case m.Query():
-                answer = self.letters.answer(request) or self.views.answer(request, now)
+                answer = self.letters.answer(request, user) or self.views.answer(request, now)
             case m.Command():
                 answer = self.letters.obey(request) or self.views.obey(request, now)
             case m.Fulfil():

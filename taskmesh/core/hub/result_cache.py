@@ -144,14 +144,6 @@ class ResultCache:
         cached = CachedOutcome(self._next, first.until, first.outcome, None, [task], user)
         self._put(cached, wall + first.until - now)
 
-    def forget_failure(self, key: Key, now: float, *, wall: float = 0.0) -> None:
-        """Have a bad end answer no later submission of its key; by its ids it can still be asked for."""
-        cached = self._by_key.get(key)
-        if cached is not None and isinstance(cached.outcome, Failed):
-            del self._by_key[key]
-            cached.key = None
-            self._write(cached, wall + cached.until - now)
-
     def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
         """Take in an entry of the journal."""
         self._next = max(self._next, number + 1)

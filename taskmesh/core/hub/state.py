@@ -103,7 +103,7 @@ class HubState:
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
         self.result_cache = ResultCache(config.kept_bytes, self.journal)
-        self.letters = DeadLetters(self.dependencies, config.kept_bytes, self.journal)
+        self.letters = DeadLetters(config.kept_bytes, self.journal)
         self.sinks = Sinks(config)
         self.house = House(config.epoch, self.journal)
         self.unwritten: dict[int, ClientSession] = {}

@@ -325,7 +325,6 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
         pools: those that died while they had it, but for the first, and those that refused it, in words.
         refused: the sessions of the pools that refused it.
         failed: the number of the newest execution whose failure was charged.
-        failures: failed attempts of a task that is a dead letter, should it end badly.
         attempts, begun: the attempts and executions of other hubs that have been heard of while one is under
             way, see `TaskRecord.numbered`.
     """
@@ -344,7 +343,6 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
     pools: tuple[str, ...] = ()
     refused: frozenset[int] = frozenset()
     failed: int = 0
-    failures: tuple[Any, ...] = ()
     attempts: int = 0
     begun: int = 0
 

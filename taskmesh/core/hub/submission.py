@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import ANYBODY, Collector
 from taskmesh.core.hub.dependencies import is_bare, value_of
-from taskmesh.core.hub.journal import is_durable, is_wanted, without
+from taskmesh.core.hub.journal import is_durable, without
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
@@ -193,39 +193,6 @@ class Submissions:
             self._hub.specs.setdefault(absent.spec.number, absent.spec)
             self._restore_run(absent.chunk, absent.run, now)
         dependencies.drop_unused()
-
-    def enter_own(
-        self,
-        client: int,
-        user: str,
-        name: str,
-        *,
-        specs: Mapping[int, Spec],
-        runs: list[Run],
-        values: list[Value],
-    ) -> None:
-        """Enter tasks of the hub's own making, under a client that nobody is.
-
-        Args:
-            client: its id.
-            user: the user whose tasks they are.
-            name: the client's name.
-            specs: the specs of the tasks, by number.
-            runs: the tasks.
-            values: outcomes that they need.
-        """
-        hub = self._hub
-        account = self._ledger.account(client)
-        account.user, account.name = user, name
-        for number, spec in specs.items():
-            hub.specs.setdefault(number, SpecEntry(number, spec))
-        durable = [run for run in runs if is_wanted(specs[run.spec])]
-        if hub.journal is not None and durable:
-            hub.journal.accept(JournalChunk(client, user, name, hub.wall, durable), hub.specs, values)
-        hub.dependencies.bring(client, values)
-        for run in runs:
-            self._enter(client, run, hub.now, alone=False)
-        hub.dependencies.drop_unused()
 
     def _enter_all(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         alone = len(submit.runs) == 1 and not submit.unstarted

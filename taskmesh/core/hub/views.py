@@ -31,8 +31,7 @@ LIMITS = ("limit", "unlimit")
 OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run")
 """Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
-DEAD = ("dead-replay", "dead-replay-again", "dead-purge")
-VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES, *DEAD)
+VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES, "dead-purge")
 MOST_NAMED = 5
 """Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})

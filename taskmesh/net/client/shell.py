@@ -161,7 +161,7 @@ class Requests:
             return make(self._number)
 
     def ask(self, make: Callable[[int], Request], put: Callable[[Requested], None], timeout: float) -> object:
-        """Send a request and wait for its answer.
+        """Send a request and wait for its answer, plain data; of a dead letter's call, the whole `Answer`.
 
         Args:
             make: returns the request with a given number.
@@ -192,7 +192,7 @@ class Requests:
                 self._waiting.pop(number, None)
         if answer.error:
             raise TaskMeshError(answer.error)
-        return answer.value
+        return answer if answer.runs else answer.value
 
     def end(self) -> None:
         """Fail every request that waits, and all later ones: no answer will come any more."""

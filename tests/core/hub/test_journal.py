@@ -518,7 +518,7 @@ def test_a_client_that_comes_back_is_answered_with_what_is_kept():
     assert kinds(second) == "k"
 
 
-@pytest.mark.parametrize("state", ["living", "kept", "ended", "dead", "replayed"])
+@pytest.mark.parametrize("state", ["living", "kept", "ended", "dead"])
 @pytest.mark.parametrize("submitter", ["same", "other"])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, submitter, restarted):
@@ -534,10 +534,6 @@ def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, sub
     elif state != "living":
         rig.fail(pool, rig.held[pool][0], text="bad", retryable=True)
         acknowledge(rig)
-    if state == "replayed":
-        [(task, letter)] = rig.hub.state.letters.letters.items()
-        rig.hub.letters._replays.replay(task, letter)
-        rig.after(0.0)
     rig.write()
     if restarted:
         rig = after_death(rig)
@@ -549,7 +545,7 @@ def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, sub
     (seq,) = rig.submit(client, one=one, key="k")
     runs = len(rig.held[pool]) - before
     joined, answered, again = (0, None), (0, "done"), (1, None)
-    expected = {"living": joined, "kept": answered, "ended": again, "dead": again, "replayed": joined}
+    expected = {"living": joined, "kept": answered, "ended": again, "dead": again}
     assert (runs, rig.outcomes(client).get(seq)) == expected[state]
     run_all(rig, pool)
     assert rig.outcomes(client)[seq] == "done"
