@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -26,6 +27,12 @@ with Mesh(hub="process", workers=1) as mesh:
     print(mesh.submit(supervisor).result(20), flush=True)
     sys.stdin.read()
 """
+
+
+@pytest.fixture
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose name leaves room for the paths of sockets, also in a worker of xdist."""
+    return tmp_path_factory.mktemp("s")
 
 
 def test_tasks_run_in_a_pool_of_the_child(tmp_path):
@@ -84,22 +91,22 @@ def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
     assert held.cancelled()
 
 
-def test_ctrl_c_while_it_opens_leaves_nothing_behind_and_prints_nothing(tmp_path, monkeypatch, capfd):
+def test_ctrl_c_while_it_opens_leaves_nothing_behind_and_prints_nothing(short_path, monkeypatch, capfd):
     def interrupted(port, timeout):
         wait_until(lambda: port._link is not None)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     monkeypatch.setattr(RemotePort, "_wait_for_hub", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Mesh(hub="process", workers=1).submit(workload.add, 1, 2)
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 
 
-def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_ctrl_c_while_it_closes_leaves_no_child_behind(short_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     real = SubmitPort.close
 
     def interrupted(port, *, cancel, timeout):
@@ -112,11 +119,11 @@ def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         mesh.close()
 
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_ctrl_c_while_the_child_is_waited_for_kills_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_ctrl_c_while_the_child_is_waited_for_kills_it(short_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
     others = psutil.Process().children(recursive=True)  # multiprocessing's, which it keeps
     mesh = Mesh(hub="process", workers=1)
     mesh.submit(workload.add, 1, 2).result(20)
@@ -134,13 +141,13 @@ def test_ctrl_c_while_the_child_is_waited_for_kills_it(tmp_path, monkeypatch):
             mesh.close()
 
     wait_until(lambda: not any(alive(process) for process in family))
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_nothing_is_left_when_the_parent_is_killed(tmp_path):
+def test_nothing_is_left_when_the_parent_is_killed(short_path):
     with subprocess.Popen(
         [sys.executable, "-c", PARENT],
-        env=environment({"TMPDIR": str(tmp_path)}),
+        env=environment({"TMPDIR": str(short_path)}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -153,7 +160,7 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path):
         parent.wait(10)
 
         wait_until(lambda: not any(alive(process) for process in family), 10)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 def alive(process: psutil.Process) -> bool:
