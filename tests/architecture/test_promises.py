@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ NAMED = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 ROWS = [f"A{number}" for number in range(1, 24)]
 
 
+@cache
 def rows() -> dict[str, list[tuple[str, str]]]:
     """Every row of the abuse list with the tests that it names."""
     table = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition(MARK)[2]
@@ -52,6 +54,7 @@ def promises() -> list[tuple[str, str]]:
     return [(fault, cell) for fault, cell in found if cell != "-"]  # that row promises nothing
 
 
+@cache
 def smoke_tests() -> frozenset[str]:
     """Every test function that is marked, itself or one of its cases."""
     return frozenset(
