@@ -309,11 +309,6 @@ def _here(*, lends: bool = True) -> Client | NestedClient:
     return client
 
 
-def lend_permit() -> None:
-    """Have another slot work in place of this one until the running task ends, as it waits for others."""
-    nested_context()
-
-
 def _client_of(context: NestedContext) -> NestedClient:
     with _process.lock:
         client = _process.client

@@ -514,6 +514,26 @@ def test_two_streams_of_one_stage_do_not_wait_for_each_other(spark, own_mesh, tm
     assert [row.id for row in Job(spark, second.collect).result()] == list(range(ROWS))
 
 
+@pytest.mark.usefixtures("small_batches")
+def test_many_streams_of_one_stage_leave_the_only_slot_to_what_they_wait_for(spark, own_mesh, tmp_path):
+    """Eight took the slot and its permits, and waited for rows that stood behind them in the queue."""
+    own_mesh.pool("one")
+    bridge, journal = MeshSpark(own_mesh.address, window=1), Journal(tmp_path)
+    plus_one = bridge.offload(F.udf(_plus_one_slowly, LongType(), useArrow=False))
+    df = spark.range(0, ROWS, numPartitions=2).select(plus_one("id").alias("id"))
+    for _ in range(4):
+        df = bridge.map_in_arrow(df, _counting(str(journal.path), 0.0), "id long, n long")
+
+    found = [row[0] for row in Job(spark, df.select(plus_one("id")).collect).result()]
+
+    assert found == [number + 2 for number in range(ROWS)]
+
+
+def _plus_one_slowly(number):
+    threading.Event().wait(0.005)
+    return number + 1
+
+
 def test_large_batches_stream_both_ways(spark, mesh):
     df = spark.range(0, 200, numPartitions=1).selectExpr("id", "repeat('x', 500000) as text")
 

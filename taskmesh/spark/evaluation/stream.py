@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from taskmesh.client.nested_client import input_here, lend_permit, sink_here
+from taskmesh.client.nested_client import input_here, sink_here
 from taskmesh.client.promises import SinkInput
 from taskmesh.client.sink import Sink
 from taskmesh.errors import TaskMeshError
@@ -32,8 +32,6 @@ MOST_BYTES: Final = 256 << 10
 MOST_BATCHES: Final = 100
 MOST_HELD_S: Final = 0.05
 """Results that travel together, at most, and seconds that the first of them waits."""
-PATIENCE_S: Final = 0.25
-"""Seconds of waiting after which a slot lends its permit: what it waits for may need a slot of this pool."""
 
 
 class StreamOrder(msgspec.Struct, array_like=True):
@@ -102,7 +100,7 @@ def _batches(receiver: BatchReceiver, before_waiting: Callable[[], None]) -> Ite
     while True:
         if not receiver.is_here:
             before_waiting()
-        batches = receiver.take()
+        _, batches = piece.decode_message(receiver.take())
         if batches is None:
             return
         yield from batches
@@ -118,7 +116,7 @@ class BatchReceiver:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._next = 0
-        self._early: dict[int, Batches | None] = {}
+        self._early: dict[int, Buffer] = {}
 
     @property
     def is_here(self) -> bool:
@@ -126,20 +124,16 @@ class BatchReceiver:
         self._collect(0)
         return self._next in self._early
 
-    def take(self) -> Batches | None:
-        """Return the batches of the next message; None after the last one.
+    def take(self) -> Buffer:
+        """Return the next message, as `decode_message` takes it.
 
         Raises:
             TaskMeshError: a message has come twice.
         """
-        self._collect(PATIENCE_S)
-        if self._next not in self._early:
-            lend_permit()
-        while self._next not in self._early:
-            self._collect(None)
-        batches = self._early.pop(self._next)
+        self._collect(None)
+        data = self._early.pop(self._next)
         self._next += 1
-        return batches
+        return data
 
     def _collect(self, timeout: float | None) -> None:
         """Take what has arrived in; wait for one message."""
@@ -148,13 +142,14 @@ class BatchReceiver:
                 outcome = self._sink.get(timeout)
             except TimeoutError:
                 return
-            number, batches = piece.decode_message(outcome.result())
+            data: Buffer = outcome.result()
+            number, _ = piece.decode_message(data)
             self._sink.ack(outcome)
             if number < self._next or number in self._early:
                 raise TaskMeshError(
                     "another slot has begun this stream anew: what the first one took is lost"
                 )
-            self._early[number] = batches
+            self._early[number] = data
 
 
 class BatchSender:
@@ -202,27 +197,17 @@ class BatchSender:
     def send(self, batches: Batches | None) -> None:
         """Send a message; wait for room."""
         data = piece.encode_message(self._number, batches)
-        while self.is_full(data.size):
-            first = self._under_way[0][0]
-            try:
-                first.result(PATIENCE_S)
-            except TimeoutError:
-                lend_permit()
-                first.result()
+        while self.is_full(len(data)):
+            self._under_way[0][0].result()
         _ = self.put(data)
 
-    def put(self, data: pa.Buffer) -> TaskFuture[None]:
+    def put(self, data: Buffer) -> TaskFuture[None]:
         """Send an encoded message of the next number at once; return the future of its arrival."""
         future = self._input.put(data)
         self._number += 1
-        self._under_way.append((future, data.size))
-        self._bytes += data.size
+        self._under_way.append((future, len(data)))
+        self._bytes += len(data)
         return future
-
-    @property
-    def number(self) -> int:
-        """The number of the next message."""
-        return self._number
 
     def is_full(self, size: int) -> bool:
         """Return True if a message of this size has to wait."""
