@@ -97,16 +97,18 @@ class TestAHubAndItsPools:
         assert not rig.hub.state.lanes
         assert rig.state(1, first) == "QUEUED"
 
-    def test_one_whose_name_another_asks_for_is_asked_if_it_lives(self, rig):
+    def test_one_whose_name_another_asks_for_rests_and_keeps_it(self, rig):
         session = rig.join()
+        for _ in range(5):
+            rig.hello(instance=2)
+            rig.after(1.0)
+        assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
+        rig.beat(session)
+        assert reply(rig).rest == POOL_REST
         rig.hello(instance=2)
 
-        assert ("p", m.PoolCommand("ping", instance=1)) in rig.published
-        rig.beat(session)
-        assert reply(rig).rest == 0
-        rig.after(3.0)
-        rig.hello(instance=2)
-        assert rig.hub.state.lanes.keys() == {session + 1}, "it is gone"
+        assert [message.instance for _, message in rig.published if isinstance(message, m.Refused)] == [2]
+        assert rig.hub.state.lanes.keys() == {session}
 
     def test_those_of_a_hub_that_was_there_before_rest_when_all_are_back(self):
         rig = HubRig()

@@ -438,7 +438,7 @@ def departure(world: World, *, foul: bool) -> list[Plan]:
         world.until(timetable.now + 0.5)
     leaver.kill()
     leaver.start()
-    world.until(timetable.now + JOINS)
+    world.until(timetable.now + LEASE + JOINS)  # its goodbye may be lost, and nobody told of its links
     world.finish("tasks have not ended after a departure", LEAVES)
     slots = sum(len(pool.machine.slots) for pool in world.pools)
     plans += client.submit_all(setting.workload.steady_burst, 3 * slots)

@@ -35,9 +35,8 @@ NO_LANE = (
     "start it with more: --lanes FIRST-LAST"
 )
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
-MOST_DUPLICATES = 1000
-PROOFS = 3
-"""So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""
+MOST_WAITING = 1000
+"""Pools that wait for a name in use; with more, all of them wait anew."""
 MOST_DESIRED = 1000
 """Pools that are waited for: most come back within minutes, or never."""
 
@@ -56,40 +55,6 @@ def for_all(progress: Progress, record: TaskRecord) -> list[Progress]:
         replace(progress, client=task >> SEQ_BITS, seq=task & SEQ_MASK)
         for task in record.extra.waiting(record.id)
     ]
-
-
-class DuplicateNames:
-    """Pools that ask for a name in use, by name and instance, and when its holder was last heard."""
-
-    def __init__(self, beat: float) -> None:
-        self._beat = beat
-        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
-
-    def is_contested(self, pool: str) -> bool:
-        """Return True if another process has asked for a name, and it is not settled who has it."""
-        return any(name == pool for name, _ in self._seen)
-
-    def settled(self, pool: str) -> None:
-        """One of them has the name now."""
-        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != pool}
-
-    def doubled(self, current: Lane, hello: m.Hello, now: float) -> str:
-        """Two processes use one name: why the newcomer is refused, or "" while it has to wait.
-
-        A pool that was killed and started again is let in as soon as the links of the one before are closed,
-        or that one is silent. What it had sent before may be heard late, in a burst: that proves nothing.
-        """
-        key = (hello.pool, hello.instance)
-        if len(self._seen) >= MOST_DUPLICATES:
-            self._seen.clear()
-        since, proofs = self._seen.setdefault(key, (now, 0))
-        if current.heard < since + self._beat:
-            return ""
-        self._seen[key] = (current.heard, proofs + 1)
-        if proofs + 1 != PROOFS:
-            return ""
-        other = f"process {current.hello.pid} on {current.hello.host}" if current.hello.pid else "a process"
-        return f"{other} is pool {hello.pool} already: start this one with another --name"
 
 
 class DesiredStates:
@@ -128,7 +93,7 @@ class PoolSessions:
         self._adoption = adoption
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
-        self._duplicate_names = DuplicateNames(hub.config.beat)
+        self._waiting: dict[tuple[int, int], float] = {}
         self._desired = DesiredStates()
         self._sessions = 0
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
@@ -148,7 +113,6 @@ class PoolSessions:
         current = self.lane_of(hello.pool)
         if not self._may_join(hello, odd, current, now):
             return
-        self._duplicate_names.settled(hello.pool)
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
         if instance == hello.instance:
             if hello.number < number:
@@ -190,12 +154,8 @@ class PoolSessions:
             hello.slots
         ):
             self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
-        elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
-            if reason := self._duplicate_names.doubled(current, hello, now):
-                self._refuse(hello, reason)
-            elif current.expected > now:  # it rests: does it live?
-                current.expected = now
-                self._hub.out.append(Publish(current.pool, m.PoolCommand("ping", instance=current.instance)))
+        elif current is not None and current.instance != hello.instance and current.lost_at is None:
+            self._name_in_use(current, hello, now)
         elif current is None and len(self._hub.lanes) >= config.max_pools:
             self._note(
                 hello, f"the hub has {len(self._hub.lanes)} pools and may have no more (hub.max_pools)"
@@ -204,8 +164,18 @@ class PoolSessions:
             return True
         return False
 
-    def _is_alive(self, lane: Lane, now: float) -> bool:
-        return lane.lost_at is None and lane.silence(now) < self._config.silence
+    def _name_in_use(self, holder: Lane, hello: m.Hello, now: float) -> None:
+        """Two processes use one name: the newcomer is refused when the holder is heard long enough after it.
+
+        Until then it waits, and says Hello again: it may have been started in place of a holder that was
+        killed and whose links the hub has not seen close. What that one has said may be heard late.
+        """
+        if len(self._waiting) >= MOST_WAITING:
+            self._waiting.clear()
+        since = self._waiting.setdefault((holder.session, hello.instance), now)
+        if holder.heard - since > self._config.silence:
+            other = f"process {holder.hello.pid} on {holder.hello.host}" if holder.hello.pid else "a process"
+            self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
         """Tells a pool that it is not wanted: it ends."""
@@ -304,7 +274,6 @@ class PoolSessions:
             and beat.received == lane.sequence
             and beat.acked == beat.sent == lane.reports.to
             and self._hub.recovery.is_over(now)
-            and not self._duplicate_names.is_contested(lane.pool)
             and not self._hub.unclaimed.are_held({lane.session})
         )
 
@@ -395,6 +364,7 @@ class PoolSessions:
             lane.progress += gap
             if lane.lost_at is not None:
                 lane.lost_at += gap
+        self._waiting.clear()  # it proves nothing that `heard` has moved
 
     def check_leases(self, now: float) -> None:
         """Ends sessions that have been silent too long."""

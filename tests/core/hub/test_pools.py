@@ -3,6 +3,7 @@
 import pytest
 
 from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost
+from taskmesh.core.hub import pools
 from taskmesh.core.hub.lanes import LaneState
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Held, Progress, Run
@@ -112,30 +113,82 @@ class TestNewSession:
         second = rig.join(slots=2, instance=2)
 
         assert second != first
-        assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
+        assert not self.refused(rig)
 
-    def test_or_until_the_first_is_silent(self, rig):
+    def test_or_until_the_lease_of_the_first_has_run_out(self, rig):
         first = rig.join(slots=2)
-        rig.after(2.6)
+        for _ in range(9):
+            rig.after(1.0)
+            rig.hello(slots=2, instance=2)
+            assert rig.session() == first
+        rig.after(1.5)
         second = rig.join(slots=2, instance=2)
 
         assert second != first
+        assert not self.refused(rig)
 
-    def test_it_is_refused_when_the_first_proves_to_be_alive(self, rig):
+    def test_it_is_refused_when_the_first_is_heard_long_after_it(self, rig):
         first = rig.join(slots=2)
         for _ in range(3):
-            assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
             for _ in range(5):  # beats that had been under way for long come in a burst
                 rig.beat(first)
                 rig.hello(slots=2, instance=2)
+            assert not self.refused(rig)
             rig.after(1.0)
         rig.beat(first)
         rig.hello(slots=2, instance=2)
 
-        [refused] = [message for _, message in rig.published if isinstance(message, m.Refused)]
+        [refused] = self.refused(rig)
         assert refused.instance == 2
         assert "--name" in refused.reason
         assert rig.session() == first
+
+    def test_it_is_refused_again_when_that_was_lost(self, rig):
+        first = rig.join(slots=2)
+        rig.hello(slots=2, instance=2)
+        rig.after(3.0)
+        rig.beat(first)
+        for _ in range(2):
+            rig.hello(slots=2, instance=2)
+
+        assert len(self.refused(rig)) == 2
+
+    def test_each_of_several_is_refused(self, rig):
+        first = rig.join(slots=2)
+        for _ in range(4):
+            rig.beat(first)
+            for instance in (2, 3):
+                rig.hello(slots=2, instance=instance)
+            rig.after(1.0)
+
+        assert {message.instance for message in self.refused(rig)} == {2, 3}
+
+    def test_a_hub_that_stood_still_has_not_heard_the_first(self, rig):
+        """The first was killed before, and its links are found closed after."""
+        first = rig.join(slots=2)
+        rig.hello(slots=2, instance=2)
+        rig.now += 60.0
+        rig.hello(slots=2, instance=2)
+        rig.tell(LinksLost(first))
+        second = rig.join(slots=2, instance=2)
+
+        assert second != first
+        assert not self.refused(rig)
+
+    @pytest.mark.parametrize("most", [2, 3])
+    def test_of_many_that_wait_few_are_remembered(self, rig, monkeypatch, most):
+        monkeypatch.setattr(pools, "MOST_WAITING", most)
+        first = rig.join(slots=2)
+        for _ in range(4):
+            rig.beat(first)
+            for instance in (2, 3):
+                rig.hello(slots=2, instance=instance)
+            rig.after(1.0)
+
+        assert bool(self.refused(rig)) == (most == 3)
+
+    def refused(self, rig: HubRig) -> list[m.Refused]:
+        return [message for _, message in rig.published if isinstance(message, m.Refused)]
 
     def test_what_nobody_waits_for_is_named_in_the_welcome(self, rig):
         rig.join(slots=1)
