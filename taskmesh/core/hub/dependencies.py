@@ -343,6 +343,9 @@ class Dependencies:
         if held is None:
             held = self.values[task] = HeldValue(value, self._ledger.account(task >> SEQ_BITS))
             self._ledger.hold(held.account, len(value.payload))
+        elif held.value.failed is not None and held.value.failed.kind == UNKNOWN:  # it came after all
+            held.value, held.sessions = value, set()
+            self._ledger.hold(held.account, len(value.payload))
         return held
 
     def _let_go(self, record: TaskRecord, links: Links) -> None:

@@ -240,6 +240,28 @@ class TestWhatOthersWereTold:
         past_recovery(again, session)
         assert again.held[session] == [(1, 3, 1)]
 
+    def test_one_that_comes_after_it_was_counted_as_unknown_runs(self):
+        """Tasks that depend on it and come with it wait for its end; the one before them was told at once."""
+        rig = hub()
+        rig.client()
+        late = spec("late", queue="elsewhere")
+        give(rig, 1, [alone(BOUND, 1), alone(late, 2, needs=[[1]], when=DONE)], BOUND, late)
+        rig.write()
+        again = after_death(rig)
+        session = again.join()
+        long_after(again, session)
+        assert again.state(1, 2) == "QUEUED"
+        again.client()
+        runs = [alone(BOUND, 1, again=True), alone(late, 2, again=True, needs=[[1]], when=DONE)]
+        give(again, 1, runs, BOUND, late)
+        give(again, 2, [alone(HELD, 3, needs=[[1]])], HELD, whole=True)
+        assert again.held[session] == [(1, 1, 1)]
+        again.report(session, done=((1, 1, 1),))
+
+        assert again.held[session] == [(1, 3, 1)]
+        assert again.values_of(3)[1][1].failed is None
+        assert again.outcomes() == {1: "done"}
+
 
 class TestWhatWasCharged:
     def test_a_client_that_comes_back_says_what_its_tasks_have_used_up(self):
