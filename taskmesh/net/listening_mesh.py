@@ -83,7 +83,7 @@ class ListeningPort(SubmitPort):
         )
         if config.mesh.local_pool:
             self._pool = LocalPool(config, slots=config.pool.slots, name="local")
-        settings = affordable(config, _record, self._pool)
+        settings = affordable(config, _record)
         if config.mesh.keys:
             keys = KeyFolder(config.mesh.keys).mesh_keys()
             self._signer = ClientSigner(keys, self.client, self._shell.table.specs_of)

@@ -5,10 +5,9 @@ The core's machines take in and give out these very shapes (docs/adr/0005). Nobo
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from taskmesh.wire.runs import (
     Charged,
@@ -332,28 +331,13 @@ class SinkTold(msgspec.Struct, tag=30):
 # --- pool -> hub (collector) ------------------------------------------------------------------------------
 
 
-class Roster(msgspec.Struct, tag=68):
-    """The pools of this epoch's hub as a count and a sum, told to all; `version` rises with every change.
-
-    `digest`: the sum of a number for each of them (`core.hub.roster.digest`), modulo 2 ** 64. `settled`: that
-    hub waited for nobody of the hub before it any more.
-    """
-
-    epoch: int
-    version: int
-    count: int
-    digest: int
-    settled: bool = True
-
-
 class Hello(msgspec.Struct, tag=40):
     """A pool asks for a session; repeated until `Welcome`.
 
     `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
     public key for this session's lane. `instance` is new for every start of the pool's process; `inventory`:
     all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
-    `rosters`: the newest settled one that it was told, and one of a later hub that is not. `ended`: attempts
-    whose end was acknowledged lately; a hub that has died may not have told their clients.
+    `ended`: attempts whose end was acknowledged lately; a hub that has died may not have told their clients.
     """
 
     pool: Name
@@ -372,7 +356,6 @@ class Hello(msgspec.Struct, tag=40):
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: Name = ""
     key: bytes = b""
-    rosters: Annotated[list[Roster], Meta(max_length=2)] = []
     ended: list[Held] = []
 
 
@@ -557,4 +540,4 @@ ToClient = (
     | SinkTold
 )
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
-ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster
+ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused

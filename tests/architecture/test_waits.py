@@ -30,9 +30,6 @@ EXCEPTIONS = {
         "tests/faults/test_shortage.py::test_F40_no_process_for_a_slot",
         "tests/faults/test_shortage.py::test_a_hub_stays_within_its_memory_whatever_its_clients_submit",
     },
-    "pools are told of each other, which no status shows": {
-        "tests/faults/test_hub.py::test_what_was_submitted_before_goes_on_when_all_pools_are_back",
-    },
     "a client that works at random intervals": {"tests/chaos/client_program.py::Customer"},
     "work whose length matters: it is measured, limited, or has to go on during a strike": {
         "tests/client/test_map.py::test_map_of_items_that_take_time_spreads_over_small_chunks",

@@ -18,7 +18,9 @@ from tests.simulation.simulation import World
         pytest.param(252158860616, id="a goodbye came before what was said earlier, and counted as new"),
         pytest.param(252158862594, id="no suspect any more, and still handed out before all others"),
         pytest.param(252158860173, id="a twin that had ended was started again by an earlier crash"),
-        pytest.param(53125666770, id="the clock of the hub's host went back, and which roster is newest"),
+        pytest.param(
+            53125666770, id="after the clock went back, what was submitted again waited for a lease"
+        ),
         pytest.param(53125670035, id="an old Hello came late, its pool counted as back with nothing"),
         pytest.param(26, id="a sink was closed without a link and opened again, with the old numbers"),
         pytest.param(48, id="a task after one whose outcome was in a sink: nothing was known of it"),

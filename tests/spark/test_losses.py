@@ -176,7 +176,7 @@ def test_row_16_work_goes_on_as_soon_as_the_hub_is_back(spark, own_mesh, tmp_pat
     assert job.failed_tasks == 0
     ends = sorted(map(float, settled(Path(path))))
     longest = max(after - before for before, after in pairwise(ends))
-    assert longest < 6, "a hub's start, and two seconds; a busy machine takes as long again"
+    assert longest < 6, "a hub's start, a second and two beats; a busy machine takes as long again"
 
 
 def test_row_16_and_20_shared_results_outlive_the_hub_that_has_a_journal(spark, programs, tmp_path, journal):

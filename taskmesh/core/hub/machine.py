@@ -142,12 +142,12 @@ class HubMachine:
         if timer is not None:
             first = min(first, timer)
         if state.recovery.waiting:
-            first = min(first, state.recovery.deadline(now))
+            first = min(first, state.recovery.deadline)
         if state.ledger.limits.counters:
             limits = state.ledger.limits
             first = min(first, limits.deadline)
             if limits.recovers:
-                first = min(first, state.recovery.deadline(now))
+                first = min(first, state.recovery.deadline)
         if state.acks_due:
             first = min(first, next(iter(state.acks_due.values())))
         if len(state.lanes) > 1 and state.ledger.tasks:
@@ -407,7 +407,6 @@ class HubMachine:
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)
         self.clients.count_slots_anew()
-        self.pools.tell_roster(now)
         self._recall(self.ventilator.overdue(now))
         self.state.out += self.ventilator.forget_unused(now)
         for session in list(self.state.clients.values()):

@@ -12,7 +12,6 @@ from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import Lane, LaneCause, LaneState
-from taskmesh.core.hub.roster import PoolRoster
 from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
@@ -79,12 +78,10 @@ class PoolSessions:
     """Sessions of pools, and their leases.
 
     Attributes:
-        roster: those who are there.
         refused: why pools were not let in, by name.
     """
 
     def __init__(self, hub: HubState, collector: Collector, adoption: Adoption) -> None:
-        self.roster = PoolRoster(hub.config.epoch, hub.config.local)
         self.refused: dict[str, str] = {}
         self._hub = hub
         self._config = hub.config
@@ -132,8 +129,8 @@ class PoolSessions:
         lane.warning = odd
         self._survived(lane)
         self._adoption.take_inventory(lane, hello, current, now)
-        if hello.inventory:
-            self.roster.add(lane.pool, lane.instance)
+        if hello.epoch not in (0, self._config.epoch):
+            self._hub.recovery.heard(now)
         lane.hello = msgspec.structs.replace(hello, inventory=[], ended=[])  # it may be large
         if current is not None:
             died = current.instance != hello.instance
@@ -239,12 +236,9 @@ class PoolSessions:
             self._hub.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0, beat.session)))
             return None
         lane.heard = now
-        self._hub.recovery.heard(lane.hello, now)  # a Hello alone may be an old one that came late
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
         if lane.endpoint and lane.state is not LaneState.CUT:
-            if lane.state is LaneState.OPENING:
-                self.roster.add(lane.pool, lane.instance)
             lane.leaves |= beat.state == "draining"
             stated = self._insisted(lane, beat.state) if lane.wished else beat.state
             lane.move(STATED.get("draining" if lane.leaves else stated, LaneCause.WORK))
@@ -348,13 +342,6 @@ class PoolSessions:
 
     # --- ending -------------------------------------------------------------------------------------------
 
-    def tell_roster(self, now: float) -> None:
-        """Send the roster to every pool when it has changed."""
-        if self._hub.recovery.is_over(now):
-            self.roster.settle()
-        if self.roster.changed:
-            self._hub.out.append(Publish("", self.roster.message()))
-
     def extend(self, gap: float) -> None:
         """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
         for lane in self._hub.lanes.values():
@@ -391,9 +378,6 @@ class PoolSessions:
                 is leaving, was killed for that.
         """
         held = lane.held()
-        heir = self.lane_of(lane.pool)
-        if heir is None or heir.instance != lane.instance:
-            self.roster.remove(lane.pool, lane.instance)
         self._desired.keep(lane)
         self._collector.gave_up(lane.session, held)
         charged = bool(died) and not lane.leaves and lane.wished != "draining"

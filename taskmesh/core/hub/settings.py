@@ -51,7 +51,6 @@ class HubSettings:
         max_bytes: of tasks' payloads; kept_bytes: of outcomes that later submissions are answered with;
             arriving_bytes: of what clients have under way to here together, about; 0 for any number.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
-        local: name of the pool in the hub's own process, which ends with it, or empty.
         journaled: there is a journal: WriteJournal actions tell what is to go there.
         crash_limit, oom_limit, pool_loss_limit: how often a task may crash, be killed for memory, and be at a
             pool that dies, before it is given up.
@@ -85,7 +84,6 @@ class HubSettings:
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN
     journaled: bool = False
-    local: str = ""
     first: bool = False
 
     @property

@@ -13,8 +13,8 @@ from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.limits import Limits
+from taskmesh.core.hub.recovery import QUIET_BEATS, Recovery
 from taskmesh.core.hub.result_cache import ResultCache
-from taskmesh.core.hub.roster import Recovery
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.sinks import Sinks
 from taskmesh.core.hub.unclaimed import Unclaimed
@@ -101,7 +101,8 @@ class HubState:
         self.lanes: dict[int, Lane] = {}
         self.serving: dict[str, dict[int, Lane]] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
-        self.recovery = Recovery(self.ledger, config.epoch, now if config.first else now + config.lease)
+        until = now if config.first else now + config.lease
+        self.recovery = Recovery(self.ledger, QUIET_BEATS * config.beat, until)
         self.result_cache = ResultCache(config.kept_bytes, self.journal)
         self.letters = DeadLetters(config.kept_bytes, self.journal)
         self.sinks = Sinks(config)

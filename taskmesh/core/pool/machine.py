@@ -158,8 +158,6 @@ class PoolMachine:
             case m.PoolCommand(verb=verb, instance=instance):
                 if instance in (0, self.config.instance):
                     self._on_command(verb, now)
-            case m.Roster():
-                self.member.told(message)
             case m.Refused(instance=instance, reason=reason):
                 if instance == self.config.instance and not self.member.session:
                     self._leave(reason)

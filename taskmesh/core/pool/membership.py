@@ -32,8 +32,7 @@ class Membership:
         received: Number of the last lane message of the unbroken run.
         lease: Seconds of silence after which its work goes to others.
         spool: Results that the hub has not acknowledged.
-        rests_if_told: True if the pool had nothing at its last beat, and has got nothing since.
-        rosters: The newest settled one that a hub has told, and one of a later hub, for the next one.
+        rests_if_told: True if the pool had nothing of this hub at its last beat, and has got nothing since.
     """
 
     def __init__(self, config: PoolSettings, now: float, out: list[PoolAction]) -> None:
@@ -44,7 +43,6 @@ class Membership:
         self.lease = config.lease
         self.spool = Spool(remembers=config.outlives)
         self._out = out
-        self.rosters: list[m.Roster] = []
         self._config = config
         self._beat = config.beat
         self._hello_number = 0
@@ -117,7 +115,6 @@ class Membership:
             host=config.host,
             pid=config.pid,
             cloudpickle=config.cloudpickle,
-            rosters=self.rosters,
             ended=dying + list(self.spool.ended),
         )
         self._out.append(SendHub(hello))
@@ -172,15 +169,6 @@ class Membership:
             self.spool.acknowledged(reply.acked, now)
             if reply.rest > 0 and self.rests_if_told:
                 self._beat_at = self._rests_until = now + reply.rest
-
-    def told(self, roster: m.Roster) -> None:
-        """Keeps a roster of the hub that welcomed this pool, unless a newer one has come before it."""
-        if roster.epoch != self.epoch:
-            return
-        others = [known for known in self.rosters if known.epoch != roster.epoch]
-        known = [known for known in self.rosters if known.epoch == roster.epoch]
-        if not known or known[0].version <= roster.version:
-            self.rosters = [*(one for one in others if one.settled and not roster.settled), roster]
 
     def hurry(self, now: float) -> None:
         """Makes the next beat due now, since something that it tells has changed."""

@@ -178,7 +178,7 @@ class ListeningHub:
         self.sockets.close()
 
 
-def affordable(config: Config, record: Record, pool: PoolInHub | None = None) -> HubSettings:
+def affordable(config: Config, record: Record) -> HubSettings:
     """Return the hub machine's settings, with no more pools than there are files for; log its limits.
 
     Raises:
@@ -188,7 +188,7 @@ def affordable(config: Config, record: Record, pool: PoolInHub | None = None) ->
     if budget.pools < config.hub.max_pools:
         record("limits", {"open_files": budget.files, "max_pools": budget.pools})
     settings = hub_settings(config, epoch=new_epoch(), wired=True)
-    settings = replace(settings, max_pools=budget.pools, local=pool.name if pool is not None else "")
+    settings = replace(settings, max_pools=budget.pools)
     record(
         "memory",
         {

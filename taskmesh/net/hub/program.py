@@ -52,7 +52,7 @@ def run_hub(
         TaskMeshError: no slot could be started within `mesh.open_timeout`.
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
-    settings, loop = affordable(config, record, pool), new_loop()
+    settings, loop = affordable(config, record), new_loop()
     with (
         Context(max_sockets=socket_limit(settings.max_pools)) as context,
         StopRequest(loop, parent).listening() as stop,
