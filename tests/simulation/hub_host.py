@@ -114,9 +114,14 @@ class HubHost(Host[HubMachine]):
         return self._config.epoch
 
     def start(self) -> None:
-        """Starts, with another epoch if it was there before."""
+        """Starts, with another epoch if it was there before; does nothing if it is there.
+
+        A start that was put off may come while a later death is to be mended, or after it has been.
+        """
+        if self.up:
+            return
         if self.disk is not None and self.disk.away:
-            self.setting.timetable.after(AGAIN, self._start_again)
+            self.setting.timetable.after(AGAIN, self.start)
             return
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.setting.audit.limits.append(self._config.max_payload)
@@ -137,10 +142,6 @@ class HubHost(Host[HubMachine]):
         self.tell(ev.Clock(self.wall - self.offset))
         if self.schedules_over:
             self.end_schedules()  # the word of it may not have been written
-
-    def _start_again(self) -> None:
-        if not self.up:
-            self.start()
 
     def _open(self, disk: MemoryDisk, life: int) -> SimulatedJournal:
         """Take the journal over."""
