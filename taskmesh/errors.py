@@ -23,7 +23,6 @@
         |-- FunctionUnavailable               the worker cannot import or rebuild the function
         |-- TaskTimeout (TimeoutError)        a soft or hard time limit was exceeded
         |-- TaskExpired                       not started within `expires`
-        |-- BatchError                        tasks of a batch failed or were cancelled
         |-- DependencyError                   a task that it depends on ended badly
         |-- UnknownTask                       nothing is known of it, or its outcome is not kept
         |-- TaskLost                          at-most-once task whose worker vanished: outcome unknown
@@ -35,7 +34,6 @@ A task's own exception is raised as itself. Cancellation is concurrent.futures.C
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 
 class TaskMeshError(Exception):
@@ -137,39 +135,6 @@ class FunctionUnavailable(TaskError):
 
 class TaskTimeout(TaskError, TimeoutError):
     """The task ran longer than its `timeout` (raised inside it) or its `hard_timeout`."""
-
-
-class Tally(NamedTuple):
-    """Counts of the tasks of a batch; the items of a map count one by one.
-
-    Attributes:
-        total: all tasks that were submitted so far.
-        pending: those that have not ended.
-        succeeded: those that have ended with a value.
-        failed: those that have ended badly.
-        cancelled: those that were cancelled.
-    """
-
-    total: int = 0
-    pending: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    cancelled: int = 0
-
-
-class BatchError(TaskError):
-    """Tasks of a batch failed or were cancelled.
-
-    Attributes:
-        tally: the counts of its tasks.
-    """
-
-    def __init__(self, message: str, tally: Tally | None = None) -> None:
-        super().__init__(message)
-        self.tally = tally
-
-    def __reduce__(self) -> tuple[type[BatchError], tuple[str, Tally | None]]:
-        return type(self), (str(self), self.tally)
 
 
 class DependencyError(TaskError):

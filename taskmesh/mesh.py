@@ -132,22 +132,19 @@ class Mesh(Submitter):
         """Return a concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
         return MeshExecutor(mesh=self, **task_options)
 
-    def batch(self, name: str = "", /, *, fail_fast: bool = False, **options: Unpack[OptionValues]) -> Batch:
-        """Return a batch: tasks that are counted and cancelled together, and have one end.
+    def batch(self, **options: Unpack[OptionValues]) -> Batch:
+        """Return a batch, which holds futures: of tasks' own `submit()` in its `with` block, and of its own.
 
-        Submit with the batch, or with tasks' own `submit()` in its `with` block. Leaving the block seals it.
-        Then `batch.done` ends when all its tasks have, and tasks may depend on it as on any other.
+        They are counted and cancelled together, and have one end, `batch.done`. Maps and pipes are in no
+        batch.
 
         Args:
-            name: the name that people see.
-            fail_fast: cancel the others as soon as one fails.
             options: options of its tasks, which go before their own.
 
         Raises:
             ConfigError: an option is unknown, or its value cannot be used.
-            MeshClosed: the mesh is closed.
         """
-        return Batch(self._client, {**self._options, **options}, name, self, fail_fast=fail_fast)
+        return Batch(self._client, {**self._options, **options}, self)
 
     def promise(self, key: str, *, expires: float | None = None) -> TaskFuture[Any]:
         """Return the future of something that happens outside the mesh: an approval, a webhook, a file.

@@ -63,7 +63,6 @@ for _command in (
     operation.pause,
     operation.resume,
     operation.cancel,
-    operation.batch,
     operation.fulfil,
     drain.drain,
     drain.scale_in,

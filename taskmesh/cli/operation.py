@@ -1,4 +1,4 @@
-"""`taskmesh ping`, `pause`, `resume`, `cancel`, `batch` and `fulfil`: commands that a hub carries out."""
+"""`taskmesh ping`, `pause`, `resume`, `cancel` and `fulfil`: commands that a hub carries out."""
 
 from __future__ import annotations
 
@@ -73,32 +73,6 @@ def cancel(
     found = reach.command(verb, target)
     count = "" if verb == "cancel" else f"{found['cancelled']} tasks of "
     out.value(found, f"cancelled {count}{printable(target)}")
-
-
-@hub_command
-def batch(
-    reach: Reach,
-    out: Output,
-    batch_id: Annotated[str, typer.Argument(metavar="ID", help="The batch's `id`.")],
-    action: Annotated[str, typer.Argument(metavar="[cancel]", help="`cancel`: cancel its tasks.")] = "",
-) -> None:
-    """Show how many tasks of a batch are in which state, or cancel them."""
-    if action not in ("", "cancel"):
-        raise ConfigError(f"{action!r} cannot be done to a batch: write `cancel`, or nothing to look at it")
-    if action:
-        out.value(
-            reach.command("cancel-batch", batch_id), lambda found: f"cancelled {found['cancelled']} tasks"
-        )
-    else:
-        out.value(reach.query("batch", batch_id), batch_text)
-
-
-def batch_text(found: dict[str, Any]) -> str:
-    """Return the state of a batch, for people."""
-    states = [f"{count} {state.lower()}" for state, count in found["tasks"].items() if count]
-    name = f" ({found['name']})" if found["name"] else ""
-    least = "at least " if found["more"] else ""
-    return f"batch {found['task_id']}{name}: {least}{', '.join(states) or 'no tasks on their way'}"
 
 
 @hub_command

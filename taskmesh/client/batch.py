@@ -1,88 +1,61 @@
-"""Batches: tasks that are counted together, cancelled together, and have one end to wait for."""
+"""Batches: futures of tasks that are counted together, cancelled together, and waited for together."""
 
 from __future__ import annotations
 
-import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import enter, leave
-from taskmesh.client.map import MapJob
-from taskmesh.client.promises import fulfilment, promised
 from taskmesh.client.submitter import Submitter
-from taskmesh.errors import BatchError, ConfigError, Tally
+from taskmesh.errors import ConfigError
 from taskmesh.future import OpenRun, TaskFuture
+from taskmesh.outcomes.outcome import TaskState
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.serialize.payload import Payload
 
-KEEP = 60.0
-"""Seconds for which a hub keeps the end of a batch that overtakes its beginning."""
-
 
 class Batch(Submitter):
-    """Tasks that belong together: submit them with it, or with their own `submit()` in its `with` block.
+    """A `with` block that holds the futures of the tasks that are submitted in it, in their order.
 
-    Leaving the block seals it: it takes no more tasks, and ends when all that it has have ended.
+    They are those of tasks' own `submit()` in the block, and of the batch's. What `map` and `pipe` submit
+    is in no batch: their loop counts and cancels it.
 
     Attributes:
-        id: the task id of `done`, by which `taskmesh batch` knows it.
-        name: the name that people see.
-        done: its end: the tally if all tasks have succeeded, else BatchError. Tasks may depend on it.
+        done: ends when the block has been left and all futures have ended, with None however they have. The
+            program alone knows of it: tasks depend on the futures, `after=list(batch)`.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        options: Mapping[str, Any],
-        name: str,
-        owner: object,
-        *,
-        fail_fast: bool = False,
-    ) -> None:
+    def __init__(self, client: Client, options: Mapping[str, Any], owner: object) -> None:
         super().__init__(client, options, owner, group=client.new_group())
-        self._put, self._on_map = self._put_task, self._put_map
-        self.name = name
-        self._key = f"batch {name} {secrets.token_hex(8)}"
-        self._fail_fast = fail_fast
-        self._lock = threading.RLock()
-        self._open: set[TaskFuture[Any] | MapJob] = set()
-        self._arriving = 0  # tasks that are counted, and that the table does not have yet
-        self._total = self._succeeded = self._failed = self._cancelled = 0
-        self._first_error = ""
-        self._sealed = False
-        self._cancelling = False
-        self._over = False
-        client.batches.add(self)
-        self.done: TaskFuture[Tally] = promised(
-            client, self._key, None, group=self._group, on_client_loss="cancel"
-        )
-        self.id = self.done.task_id
+        self._put = self._put_task
+        self._lock = threading.Lock()
+        self._futures: list[TaskFuture[Any]] = []
+        self._open = 1  # the block, and tasks that have not ended
+        self._left = False
+        self.done: Future[None] = Future()
+        self.done.set_running_or_notify_cancel()  # nobody can cancel it, as asyncio.wait_for would
 
     def __repr__(self) -> str:
         """Return the batch in one line."""
-        return f"<Batch {self.name or self.id}: {self.tally()}>"
+        return f"<Batch: {', '.join(f'{count} {state}' for state, count in self.counts().items())}>"
 
-    def seal(self) -> None:
-        """Take no more tasks. A second call does nothing."""
-        with self._lock:
-            self._sealed = True
-        self._end_if_over()
+    def __iter__(self) -> Iterator[TaskFuture[Any]]:
+        """Iterate over the futures that it holds now."""
+        return iter(self._futures.copy())
+
+    def counts(self) -> Counter[TaskState]:
+        """Count the futures by state."""
+        return Counter(future.state for future in self)
 
     def cancel(self) -> int:
-        """Cancel all tasks that have not ended, and seal the batch; return how many were cancelled."""
-        before = self.tally().cancelled
-        self._cancel_open()
-        self._end_if_over()
-        return self.tally().cancelled - before
-
-    def tally(self) -> Tally:
-        """Count the tasks by state."""
-        with self._lock:
-            pending = self._total - self._succeeded - self._failed - self._cancelled
-            return Tally(self._total, pending, self._succeeded, self._failed, self._cancelled)
+        """Cancel the tasks that have not ended; return how many those were."""
+        return self._client.table.cancel(self)
 
     def __enter__(self) -> Self:
         """Make the batch what tasks' own `submit()` submits to."""
@@ -92,127 +65,39 @@ class Batch(Submitter):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Seal the batch; cancel its tasks if the block was left by an exception."""
+        """Take no more tasks; cancel those that it has if the block was left by an exception."""
         leave(self, self._client)
-        if error is None:
-            self.seal()
-        else:
+        with self._lock:
+            already, self._left = self._left, True
+        if error is not None:
             self.cancel()
-
-    # --- members ------------------------------------------------------------------------------------------
+        if not already:
+            self._end_one()
 
     def _put_task(self, run: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
-        with self._lock:  # look and count at once: another thread that seals the batch has to wait for this
-            self._check_open()
-            self._total += 1
-            self._arriving += 1
+        with self._lock:  # look and count at once: another thread may leave the block
+            if self._left:
+                raise ConfigError(
+                    "the block of this batch has been left, and it takes no more tasks: submit them in the "
+                    "block, or to the mesh"
+                )
+            self._open += 1
         try:
             future = self._client.table.put(run, payload, edges)
         except BaseException:
-            with self._lock:
-                self._total -= 1
-                self._arriving -= 1
-            self._end_if_over()
+            self._end_one()
             raise
-        with self._lock:
-            self._arriving -= 1
-            self._open.add(future)
-            cancelling = self._cancelling
-        if cancelling:  # meanwhile
-            future.cancel()
-        if not future._watch(self._on_end):
-            self._on_end(future)
+        self._futures.append(future)
+        if not future._watch(self._end_one):
+            self._end_one()
         return future
 
-    def _put_map(self, job: MapJob) -> None:
-        """Take a map in that is about to begin: it reports its items."""
+    def _end_one(self, _: object = None) -> None:
+        """Note that the block, or a task, has ended; the port's thread calls this of tasks."""
         with self._lock:
-            self._check_open()
-            self._open.add(job)
-            job.batch = self
-
-    def on_close(self) -> None:
-        """Seal the batch as its mesh closes, which waits for its end; no map draws items for a consumer."""
-        self.seal()
-        with self._lock:
-            jobs = [member for member in self._open if isinstance(member, MapJob)]
-        for job in jobs:
-            job.stop_drawing()
-
-    def on_items(self, count: int) -> None:
-        """Count items that a map submits."""
-        with self._lock:
-            self._total += count
-
-    def on_items_ended(self, succeeded: int, cancelled: int, errors: Sequence[str]) -> None:
-        """Count items of a map that have ended; one text for each that failed."""
-        with self._lock:
-            self._succeeded += succeeded
-            self._cancelled += cancelled
-            for text in errors:
-                self._note_failure(text)
-        if errors:
-            self._fail()
-
-    def on_map_over(self, job: MapJob) -> None:
-        """Take a map out whose items have all ended."""
-        with self._lock:
-            self._open.discard(job)
-        self._end_if_over()
-
-    def _on_end(self, future: TaskFuture[Any]) -> None:
-        """Count a task that has ended; the port's thread calls this."""
-        failed = future._has_failed()
-        with self._lock:
-            self._open.discard(future)
-            if future.cancelled():
-                self._cancelled += 1
-            elif failed:
-                self._note_failure(f"task {future._label} {future.state}")
-            else:
-                self._succeeded += 1
-        if failed:
-            self._fail()
-        self._end_if_over()
-
-    def _note_failure(self, text: str) -> None:
-        self._failed += 1
-        self._first_error = self._first_error or text
-
-    def _fail(self) -> None:
-        """Cancel the others after a failure, if the batch is to fail fast."""
-        if self._fail_fast:
-            self._fail_fast = False  # once
-            self._cancel_open()
-
-    def _cancel_open(self) -> None:
-        with self._lock:
-            self._sealed = self._cancelling = True
-            members = list(self._open)
-        jobs = [member for member in members if isinstance(member, MapJob)]
-        for job in jobs:
-            job.cancel()
-        self._client.table.cancel(member for member in members if not isinstance(member, MapJob))
-
-    def _check_open(self) -> None:
-        if self._sealed:
-            raise ConfigError(
-                f"the batch {self.name or self.id} is sealed and takes no more tasks: submit them before its "
-                "block ends, or to the mesh"
-            )
-
-    def _end_if_over(self) -> None:
-        with self._lock:
-            if self._over or not self._sealed or self._open or self._arriving:
-                return
-            self._over = True
-        tally = self.tally()
-        error = None
-        if tally.succeeded < tally.total:
-            reason = f", the first: {self._first_error}" if self._first_error else ""
-            error = BatchError(
-                f"of {tally.total} tasks of the batch {self.name or self.id} {tally.failed} failed and "
-                f"{tally.cancelled} were cancelled{reason}",
-                tally,
-            )
-        self._client.fulfil_later(fulfilment(self._client, self._key, tally, error, KEEP))
+            self._open -= 1
+            is_over = not self._open
+        if is_over:
+            end = partial(self.done.set_result, None)
+            if not self._client.callbacks.put((end,)):  # the mesh has closed
+                end()

@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-from weakref import WeakSet
 
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.options import TaskOptions, is_count
@@ -37,7 +36,6 @@ from taskmesh.schedule import declarations, declarers
 from taskmesh.serialize.code import FunctionCodec
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.upstream import Collection, value_of
-from taskmesh.wire.messages import Fulfil
 from taskmesh.wire.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
 from taskmesh.wire.schedules import Declaration
 
@@ -62,14 +60,6 @@ class OpenMap(Protocol):
 
     def resume(self) -> None:
         """Go on, in case an interrupt has stopped it."""
-        ...
-
-
-class OpenBatch(Protocol):
-    """A batch of tasks, which may be open."""
-
-    def on_close(self) -> None:
-        """Take no more tasks, and come to an end."""
         ...
 
 
@@ -103,7 +93,6 @@ class Client:
         max_payload: bytes of one payload at most, 0 for any number.
         result_codec: PICKLE or SAFE, the encoding of results.
         closed: nothing can be submitted any more.
-        batches: batches of this client; a clean close seals them and waits for their ends.
         sink_runs: the runs of values that it puts into sinks, by sink and codec.
         maps: maps that have not submitted all of their items; a clean close waits for them.
         waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
@@ -119,7 +108,6 @@ class Client:
         self.codec = FunctionCodec()
         self.closed = False
         self.maps: set[OpenMap] = set()
-        self.batches: WeakSet[OpenBatch] = WeakSet()
         self.sink_runs: dict[tuple[str, str], OpenRun] = {}
         self.waits_at_exit = False
         self._is_open_to_others = bool(config.mesh.address or config.mesh.bind)
@@ -341,12 +329,6 @@ class Client:
             )
         return payload, Edges(needs.values(), run.after)
 
-    def fulfil_later(self, fulfil: Fulfil) -> None:
-        """End a promise without waiting for the hub's word; nothing happens once the client has ended."""
-        if self._port is not None:
-            with suppress(MeshClosed):
-                self._port.fulfil_later(fulfil)
-
     def check_options(self, options: TaskOptions) -> None:
         """Refuse tasks that this mesh can never run, or not as they ask for.
 
@@ -416,8 +398,6 @@ class Client:
         """Wait until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
-        for batch in list(self.batches):
-            batch.on_close()
         for job in list(self.maps):
             job.resume()
         while self.table.refusal is None:

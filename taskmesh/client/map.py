@@ -11,13 +11,13 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Protocol
+from typing import Any
 
 from taskmesh.client.chunk_size import ChunkSizer
 from taskmesh.client.client import Client
 from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.items import MapItems
-from taskmesh.errors import ForkedMeshError, MeshClosed, SerializationError, TooLarge
+from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
@@ -57,29 +57,12 @@ class Chunk:
         self._job.arrive(self)
 
 
-class ItemCounter(Protocol):
-    """The batch of a map, which counts its items."""
-
-    def on_items(self, count: int) -> None:
-        """Count items that are submitted."""
-        ...
-
-    def on_items_ended(self, succeeded: int, cancelled: int, errors: Sequence[str]) -> None:
-        """Count items that have ended; one text for each that failed."""
-        ...
-
-    def on_map_over(self, job: MapJob) -> None:
-        """Take the map out: all of its items have ended."""
-        ...
-
-
 class MapJob:
     """One map on its way.
 
     Attributes:
         source: the items that are left.
         wakeup: set when the consumer should look.
-        batch: the batch that it belongs to.
         is_consumer_waiting: the consumer waits, and will do the work itself.
     """
 
@@ -95,7 +78,6 @@ class MapJob:
         group: int = 0,
     ) -> None:
         self.source = source
-        self.batch: ItemCounter | None = None
         self.wakeup = LockEvent()
         self.is_consumer_waiting = False
         self._client = client
@@ -163,21 +145,10 @@ class MapJob:
         self._client.table.nudge()
         self.wakeup.set()
 
-    def stop_drawing(self) -> None:
-        """Draw no more items for a consumer, as the mesh closes: it may never ask for them."""
-        if self._buffersize is not None and not self.source.exhausted:
-            if self.source.failure is None:
-                self.source.failure = MeshClosed(
-                    f"the mesh was closed before the rest of the map of {self.label} was asked for"
-                )
-            self.stop()
-            self._tell_batch()
-
     def cancel(self) -> None:
         """Submit no more items, and cancel those that have no outcome yet."""
         self.stop()
         self._client.table.cancel(self.futures)
-        self._tell_batch()  # also if nothing was on its way
 
     # --- the consumer's side
 
@@ -254,7 +225,6 @@ class MapJob:
                     self._tear()
                 finally:
                     self._asked = 0
-                    self._tell_batch()
 
     def resume(self) -> None:
         """Have the callback thread do work that an interrupt may have left undone."""
@@ -269,11 +239,8 @@ class MapJob:
                 self._submit_more()
             if not self._arrivals:  # of chunks that could not be submitted
                 break
-        if self.source.exhausted and not self._flying:  # here: no other thread has drawn items meanwhile
-            if self in self._client.maps:
-                self.stop()
-            if self.batch is not None:
-                self.batch.on_map_over(self)
+        if self.source.exhausted and not self._flying and self in self._client.maps:
+            self.stop()  # here: no other thread has drawn items meanwhile
 
     def _tear(self) -> None:
         """Give the rest up after an interrupt of the work, which may have lost a chunk."""
@@ -281,11 +248,6 @@ class MapJob:
         lost = [chunk for chunk in self._flying if chunk.future is None and chunk not in self._arrivals]
         self._arrivals.extend(lost)
         self._break_off("it submitted items")
-
-    def _tell_batch(self) -> None:
-        """Have the callback thread tell the batch that nothing is left, if that is so."""
-        if self.batch is not None and not self._is_forked:
-            self.resume()
 
     def _break_off(self, when: str) -> None:
         if self.source.failure is None:
@@ -314,8 +276,6 @@ class MapJob:
                     return
             items = source.draw(size)
             if items:
-                if self.batch is not None:
-                    self.batch.on_items(len(items))
                 chunk = Chunk(self, items)
                 if self._ordered:
                     self._ready.append(chunk)
@@ -384,31 +344,8 @@ class MapJob:
                 return
         chunk.items = None
         chunk.completed = True
-        if self.batch is not None:
-            self._count(chunk, self.batch)
         if not self._ordered:
             self._ready.append(chunk)
-
-    @staticmethod
-    def _count(chunk: Chunk, batch: ItemCounter) -> None:
-        """Tell the batch how the items of a chunk have ended."""
-        future, result, error = chunk.future, chunk.result, chunk.error
-        is_lost = future is None and result is None and error is None  # by an interrupt
-        if is_lost or (future is not None and future.cancelled()):
-            batch.on_items_ended(0, chunk.count, [])
-            return
-        if error is None and future is not None and future._has_failed():
-            error = future.exception()
-        elif error is None and future is not None and chunk.count > 1:
-            try:
-                result = future.result()
-            except Exception as broken:  # noqa: BLE001  nothing of it can be rebuilt: the consumer gets the error
-                error = broken
-        if error is not None:
-            batch.on_items_ended(0, 0, [_text(error)] * chunk.count)
-            return
-        errors = [_text(each) for each in result.errors.values()] if result is not None else []
-        batch.on_items_ended(chunk.count - len(errors), 0, errors)
 
     def _should_split(self, chunk: Chunk, failed: Failed) -> bool:
         if chunk.count == 1 or chunk.items is None or self._client.closed:
@@ -471,12 +408,6 @@ class MapJob:
         part.completed = True
         self._untaken += 1
         self._held += part.count
-        if self.batch is not None:
-            self._count(part, self.batch)
         if not self._ordered:
             self._ready.append(part)
         return part
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypedDict, TypeGuard, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeGuard, cast
 
 from msgspec import Meta
 
@@ -26,15 +26,6 @@ Chunksize = int | Literal["auto"]
 """How many items or rows travel as one task; "auto" measures."""
 
 
-class HasEnd(Protocol):
-    """A batch, as `after=` sees it."""
-
-    @property
-    def done(self) -> TaskFuture[Any]:
-        """The future of its end."""
-        ...
-
-
 class OptionValues(TypedDict, total=False):
     """The options as keyword arguments."""
 
@@ -51,7 +42,7 @@ class OptionValues(TypedDict, total=False):
     on_client_loss: Literal["run", "cancel"]
     delay: float | None
     at: datetime | None
-    after: TaskFuture[Any] | HasEnd | str | Iterable[TaskFuture[Any] | HasEnd | str]
+    after: TaskFuture[Any] | str | Iterable[TaskFuture[Any] | str]
     when: Literal["success", "done", "failure"]
     limit: str | Limit | Iterable[str | Limit]
     durable: bool | None
@@ -278,14 +269,13 @@ def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
 
     is_one = isinstance(value, TaskFuture | str) or not isinstance(value, Iterable)
     given: tuple[Any, ...] = (value,) if is_one else tuple(cast("Iterable[Any]", value))
-    ends = [getattr(one, "done", None) for one in given]  # of a batch: its end
-    futures: list[Any] = [
-        end if isinstance(end, TaskFuture) else one for one, end in zip(given, ends, strict=True)
-    ]
-    if not all(isinstance(one, TaskFuture | str) for one in futures):
-        raise SettingError(f"has to be a future, or several: what submit() returns, not {value!r:.200}")
+    if not all(isinstance(one, TaskFuture | str) for one in given):
+        raise SettingError(
+            "has to be a future, or several: what submit() returns (of a batch: after=list(batch)), "
+            f"not {value!r:.200}"
+        )
     try:
-        return tuple(checked_id(one) if isinstance(one, str) else one for one in futures)
+        return tuple(checked_id(one) if isinstance(one, str) else one for one in given)
     except ConfigError as error:
         raise SettingError(f"has to be a future, or several, or ids of tasks: {error}") from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -59,7 +59,6 @@ class Stages:
 
     Args:
         client: where they are submitted.
-        put: puts a task into its table.
         encoded: the functions, with the options of their stages.
         group: the group of the tasks.
 
@@ -72,12 +71,10 @@ class Stages:
     def __init__(
         self,
         client: Client,
-        put: Callable[..., TaskFuture[Any]],
         encoded: Sequence[EncodedFunction],
         group: int,
     ) -> None:
         self.client = client
-        self._put = put
         self._group = group
         self._first = encoded[0]
         self._runs = [each.grouped(self._group) for each in encoded]
@@ -102,12 +99,12 @@ class Stages:
         Under the table's lock, so that the port takes all or nothing: the first task of a chain might end
         before it has the second one, and would have to run again.
         """
-        client, chain = self.client, []
-        with client.table.lock:
+        client, table, chain = self.client, self.client.table, []
+        with table.lock:
             try:
-                chain = [self._put(*item) for item in items]
+                chain = [table.put(*item) for item in items]
                 for run in self._runs[1:]:
-                    chain = [self._put(run, *client.collect(run, (future,), {})) for future in chain]
+                    chain = [table.put(run, *client.collect(run, (future,), {})) for future in chain]
             except BaseException:
                 self.cancel(chain)
                 raise

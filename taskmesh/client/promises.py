@@ -38,7 +38,6 @@ def promised(
     key: str,
     expires: float | None,
     *,
-    group: int = 0,
     on_client_loss: str = "run",
 ) -> TaskFuture[Any]:
     """Submit a promise: a task without a function, that ends when somebody fulfils its key.
@@ -47,7 +46,6 @@ def promised(
         client: the client that waits for it.
         key: what it is fulfilled by.
         expires: seconds after which it ends as TaskExpired; None for no limit.
-        group: its group, 0 for none.
         on_client_loss: as the task option.
 
     Raises:
@@ -56,12 +54,10 @@ def promised(
     """
     options = TaskOptions().with_changes({"expires": expires, "on_client_loss": on_client_loss})
     spec = replace(spec_of(b"", options, PROMISE_NAME, client.result_codec), kind=PROMISE, keep=KEEP)
-    return client.table.put(OpenRun(client.table, spec_number(spec), spec, group, _checked(key)), b"")
+    return client.table.put(OpenRun(client.table, spec_number(spec), spec, key=_checked(key)), b"")
 
 
-def fulfilment(
-    client: Client, key: str, value: object, error: BaseException | None = None, keep: float = KEEP
-) -> m.Fulfil:
+def fulfilment(client: Client, key: str, value: object, error: BaseException | None = None) -> m.Fulfil:
     """Return the message that ends a promise.
 
     Raises:
@@ -75,12 +71,12 @@ def fulfilment(
         safe = client.result_codec == SAFE
         payload = dumps_plain(value) if safe else dumps(value, what=what, memfd=client.table.memfd)
         check_size(payload, client.max_payload, what)
-        return m.Fulfil(0, _checked(key), payload, keep)
+        return m.Fulfil(0, _checked(key), payload, KEEP)
     if not isinstance(error, BaseException):
         raise TypeError(f"error= has to be an exception, not {error!r:.200}")
     type_name, text, traceback, pickled = dumps_exception(error)
     failed = Failed(0, 0, 1, "exception", type_name, text, traceback, pickled)
-    return m.Fulfil(0, _checked(key), b"", keep, failed)
+    return m.Fulfil(0, _checked(key), b"", KEEP, failed)
 
 
 def kept_value(client: Client, value: object) -> TaskFuture[Any]:

@@ -59,7 +59,6 @@ class Submitter:
         )
         self._ready = self._functions.ready
         self._put = client.table.put
-        self._on_map: Callable[[MapJob], object] | None = None  # for subclasses
         self._table = client.table
 
     @overload
@@ -364,7 +363,7 @@ class Submitter:
             ConfigError: an option is unknown, or its value cannot be used.
         """
         submitter = Submitter(self._client, {**self._options, **options}, owner=self, group=self._group)
-        submitter._put, submitter._on_map = self._put, self._on_map
+        submitter._put = self._put
         return submitter
 
 
@@ -372,7 +371,7 @@ def _stages(submitter: Submitter, tasks: Sequence[Callable[..., Any]]) -> Stages
     """Return the tasks of a pipe. Raises ConfigError as `pipe` does."""
     client, last = submitter._client, len(tasks) - 1
     encoded = [_stage(submitter, task, at, is_last=at == last) for at, task in enumerate(tasks)]
-    return Stages(client, submitter._put, encoded, submitter._group or client.new_group())
+    return Stages(client, encoded, submitter._group or client.new_group())
 
 
 def _stage(submitter: Submitter, task: Callable[..., Any], at: int, *, is_last: bool) -> EncodedFunction:
@@ -431,8 +430,6 @@ def start_map(
         buffersize=buffersize,
         group=submitter._group,
     )
-    if submitter._on_map is not None:
-        submitter._on_map(job)
     job.start()
     return MapResults(job, timeout, owner=submitter, return_exceptions=return_exceptions)
 

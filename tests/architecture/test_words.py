@@ -11,9 +11,7 @@ from pathlib import Path
 from tests.architecture.source import ROOT, line_count, nodes, python_files, tree
 
 # Classes whose name stands twice, with the reason.
-SAME_NAME: dict[str, str] = {
-    "Tally": "of a batch, for its user; and of a Spark job's pieces, in Spark's own accumulator"
-}
+SAME_NAME: dict[str, str] = {}
 # Modules of fewer than 60 lines that are a concept of their own, with the reason.
 SHORT: dict[str, str] = {
     "taskmesh/cli/application.py": "the list of commands",

@@ -14,7 +14,7 @@ from typing import Any
 
 from taskmesh import Mesh, Outcome, TaskFuture, TaskState, current_task
 from taskmesh.client.batch import Batch
-from taskmesh.errors import Tally, TaskMeshError
+from taskmesh.errors import TaskMeshError
 from tests.chaos.errands import NO_VALUE, parent
 from tests.faults.checker import CANCELLED, OK
 from tests.faults.workload import answer, around, digest, misbehave, ordinary, span
@@ -54,8 +54,6 @@ def word(value: object) -> str:
             return "".join(map(word, value))
         case bytes():
             return digest(value)
-        case Tally():
-            return f"{value.succeeded}/{value.total}"
     return str(value)
 
 
@@ -236,12 +234,10 @@ def limits(ledger: Ledger, chance: random.Random) -> None:
 
 
 def batch(ledger: Ledger, chance: random.Random) -> None:
-    count = chance.randint(1, 20)
-    with ledger.mesh.batch("soak") as members:
-        for _ in range(count):
+    with ledger.mesh.batch() as members:
+        for _ in range(chance.randint(1, 20)):
             ledger.submit(node, kind="batch", group=members)
-    done = ledger.watch(members.done, f"{count}/{count}")
-    ledger.submit(node, done, kind="after-batch", errors=[GONE])
+    ledger.submit(node, kind="after-batch", after=list(members))
 
 
 def promised(ledger: Ledger, chance: random.Random) -> None:

@@ -431,19 +431,3 @@ def test_graph_shows_what_waits_for_what(shared_programs, address):
     assert found["edges"] == [[first.task_id, last.task_id]]
     assert f'"{first.task_id}" -> "{last.task_id}";' in dot.stdout
     assert dot.stdout.startswith("digraph")
-
-
-def test_batch_counts_and_cancels(shared_programs, address):
-    with Mesh(address) as mesh:
-        with mesh.batch("nightly", on_client_loss="cancel") as batch:
-            tasks = [batch.submit(signal.pause) for _ in range(3)]
-        mesh.flush()
-        looked = shared_programs.run("batch", batch.id, "--address", address)
-        wrong = shared_programs.run("batch", batch.id, "burn", "--address", address)
-        cancelled = shared_programs.run("batch", batch.id, "cancel", "--address", address, "--json")
-
-        assert looked.stdout.startswith(f"batch {batch.id} (nightly): "), looked.stderr
-        assert wrong.returncode == 2
-        assert rows(cancelled) == {"cancelled": 3}
-        assert batch.done.exception(END_S).tally.cancelled == 3
-        assert all(one.cancelled() for one in tasks)

@@ -5,8 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from msgspec.structs import replace
-
 from taskmesh.config import Config
 from taskmesh.errors import SerializationError
 from taskmesh.net.client.shell import OpenTasks
@@ -14,8 +12,7 @@ from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.exceptions import dumps_exception
 from taskmesh.serialize.payload import dumps, dumps_chunk_result, loads_call, loads_chunk
-from taskmesh.wire.messages import Fulfil
-from taskmesh.wire.runs import CHUNK, PROMISE, DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Progress, Run, Spec
 from taskmesh.wire.slot_messages import SlotFailure
 
 WORKER = "inline/0"
@@ -50,8 +47,6 @@ class InlinePort:
         self._todo: deque[Run] = deque()
         self._bell = threading.Event()
         self._unwanted: deque[Sequence[int]] = deque()
-        self._promises: dict[str, Run] = {}
-        self._fulfilled: deque[Fulfil] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="taskmesh-inline", daemon=True)
 
@@ -66,10 +61,6 @@ class InlinePort:
             self.cancelled += seqs
             return
         self._unwanted.append(seqs)
-        self._bell.set()
-
-    def fulfil_later(self, fulfil: Fulfil) -> None:
-        self._fulfilled.append(fulfil)
         self._bell.set()
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
@@ -99,18 +90,16 @@ class InlinePort:
     def _work(self) -> None:
         while not self._closing:
             self.sleeping = True
-            told = self._open_tasks.queued or self._unwanted or self._fulfilled
+            told = self._open_tasks.queued or self._unwanted
             if not told and not (self._todo and self.gate.is_set()):
                 self._bell.wait(1.0)
             self.sleeping = False
             self._bell.clear()
             # What is added from here on may be of tasks that are not taken in now.
-            unwanted, fulfilled = len(self._unwanted), len(self._fulfilled)
+            unwanted = len(self._unwanted)
             self._take()
             for _ in range(unwanted):
                 self._cancel_unstarted(set(self._unwanted.popleft()))
-            for _ in range(fulfilled):
-                self._fulfil(self._fulfilled.popleft())
             if self.gate.is_set() and self._todo:
                 self._run_some()
 
@@ -118,10 +107,7 @@ class InlinePort:
         specs, runs = self._open_tasks.drain()
         self._specs.update(specs)
         for run in runs:
-            if self._specs[run.spec].kind == PROMISE:
-                self._promises[run.key] = run
-            else:
-                self._todo.append(run)
+            self._todo.append(run)
         self.runs += [Run(run.spec, run.group, run.seqs, [], run.key, run.again) for run in runs]
         if self.accepting:
             self._open_tasks.accepted([seq for run in runs for seq in run.seqs])
@@ -133,15 +119,6 @@ class InlinePort:
             left = [(seq, payload) for seq, payload in pairs if seq not in unwanted]
             run.seqs, run.payloads = [seq for seq, _ in left], [payload for _, payload in left]
             self._open_tasks.resolve([], ended)
-
-    def _fulfil(self, fulfil: Fulfil) -> None:
-        run = self._promises.pop(fulfil.key)
-        if fulfil.failed is not None:
-            self._open_tasks.resolve([], [replace(fulfil.failed, client=self.client, seq=run.seqs[0])])
-        else:
-            self._open_tasks.resolve(
-                [DoneRun(run.spec, self.client, 1, WORKER, run.seqs, [fulfil.payload], 0.0)], []
-            )
 
     def _run_some(self) -> None:
         done: list[DoneRun] = []

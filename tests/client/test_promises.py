@@ -2,12 +2,11 @@
 
 import signal
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 
 import pytest
 
-from taskmesh import Mesh, task
-from taskmesh.errors import BatchError, ConfigError, DependencyError, SerializationError, Tally, TaskExpired
+from taskmesh import Mesh, TaskState, task
+from taskmesh.errors import ConfigError, DependencyError, SerializationError, TaskExpired
 from tests.harness.waiting import wait_until
 
 END_S = 30
@@ -136,61 +135,43 @@ class TestPut:
 
 
 class TestBatches:
-    def test_tasks_and_maps_are_counted(self, mesh):
-        with mesh.batch("import") as batch:
+    def test_it_holds_the_futures_of_its_block(self, mesh):
+        with mesh.batch() as batch:
             one = same.submit(1)
             two = batch.submit(same, 2)
-            assert list(batch.map(same, range(500))) == list(range(500))
+            three = batch.with_options(priority=1).submit(same, 3)
+            bad = batch.submit(odd_only, 4)
 
-        assert batch.done.result(END_S) == Tally(502, 0, 502, 0, 0) == batch.tally()
-        assert one.result() + two.result() == 3
-        assert batch.id == batch.done.task_id
-        assert "import" in repr(batch)
+        assert batch.done.result(END_S) is None
+        assert list(batch) == [one, two, three, bad]
+        assert batch.counts() == {TaskState.SUCCEEDED: 3, TaskState.FAILED: 1}
+        assert repr(batch) == "<Batch: 3 succeeded, 1 failed>"
 
-    def test_failures(self, mesh):
+    def test_maps_and_pipes_are_not_in_it(self, mesh):
         with mesh.batch() as batch:
-            results = batch.map(odd_only, range(100), return_exceptions=True)
-            assert sum(isinstance(one, ValueError) for one in results) == 50
-            batch.submit(odd_only, 4)
-            batch.submit(odd_only, 5)
+            assert list(mesh.map(same, range(10))) == list(range(10))
+            assert list(batch.map(same, range(10))) == list(range(10))
+            assert sorted(batch.pipe(range(10), same, same)) == list(range(10))
 
-        with pytest.raises(BatchError, match=r"of 102 tasks of the batch .* 51 failed and 0 were") as caught:
-            batch.done.result(END_S)
-        assert caught.value.tally == Tally(102, 0, 51, 51, 0)
+        assert batch.done.result(END_S) is None
+        assert not batch.counts()
 
-    def test_retried_items_count_once(self, mesh):
-        with mesh.batch(retries=1) as batch:
-            results = list(batch.map(odd_only, range(20), return_exceptions=True))
-
-        assert sum(isinstance(one, ValueError) for one in results) == 10
-        assert batch.done.exception(END_S) is not None
-        assert batch.tally() == Tally(20, 0, 10, 10, 0)
-
-    def test_empty_it_succeeds_at_once(self, mesh):
+    def test_it_ends_after_its_block_and_its_tasks(self, mesh):
         with mesh.batch() as batch:
-            pass
+            batch.submit(same, 1).result(END_S)
+            slow = linger.submit()
+        assert not batch.done.done()
 
-        assert batch.done.result(END_S) == Tally()
+        slow.cancel()
+        assert batch.done.result(END_S) is None
 
-    def test_fail_fast_cancels_the_rest(self, mesh):
-        with mesh.batch(fail_fast=True) as batch:
-            slow = [linger.submit() for _ in range(20)]
-            batch.submit(odd_only.with_options(priority=5), 2)
-        slow[0].cancel()
+    def test_it_does_not_end_before_its_block(self, mesh):
+        with mesh.batch() as batch:
+            assert batch.submit(same, 1).result(END_S) == 1
+            mesh._client.callbacks.flush()
+            assert not batch.done.done()
 
-        with pytest.raises(BatchError):
-            batch.done.result(END_S)
-        assert all(one.cancelled() for one in slow)
-        assert batch.tally() == Tally(21, 0, 0, 1, 20)
-
-    def test_fail_fast_of_a_map(self, mesh):
-        with mesh.batch(fail_fast=True) as batch:
-            results = batch.map(odd_only, range(1_000_000_000), buffersize=100)
-            with pytest.raises((ValueError, CancelledError)):
-                list(results)
-
-        assert isinstance(batch.done.exception(END_S), BatchError)
-        assert batch.tally().pending == 0
+        assert batch.done.result(END_S) is None
 
     def test_cancel(self, mesh):
         with mesh.batch() as batch:
@@ -198,7 +179,9 @@ class TestBatches:
 
         assert batch.cancel() == 10
         assert all(one.cancelled() for one in slow)
-        assert batch.done.exception(END_S).tally == Tally(10, 0, 0, 0, 10)
+        assert batch.done.result(END_S) is None
+        assert batch.cancel() == 0
+        assert batch.counts() == {TaskState.CANCELLED: 10}
 
     def test_an_error_in_the_block_cancels_it(self, mesh):
         batch = mesh.batch()
@@ -207,49 +190,45 @@ class TestBatches:
         with pytest.raises(KeyError), batch:
             raise KeyError
         assert slow.cancelled()
+        assert batch.done.result(END_S) is None
 
-    def test_tasks_depend_on_its_end(self, mesh):
+    def test_tasks_depend_on_its_futures(self, mesh):
         with mesh.batch() as good:
             good.submit(same, 1)
         with mesh.batch() as bad:
             bad.submit(odd_only, 2)
 
-        assert pair.submit(good.done).result(END_S) == (Tally(1, 0, 1, 0, 0),)
-        assert same.with_options(after=good).submit(3).result(END_S) == 3
-        assert end_of.with_options(when="done").submit(bad.done).result(END_S) == ("failed", "BatchError")
+        assert pair.submit(*good).result(END_S) == (1,)
+        assert same.with_options(after=list(good)).submit(3).result(END_S) == 3
+        assert same.with_options(after=list(bad), when="done").submit(3).result(END_S) == 3
         with pytest.raises(DependencyError):
-            same.with_options(after=[good, bad]).submit(3).result(END_S)
+            same.with_options(after=[*good, *bad]).submit(3).result(END_S)
+        with pytest.raises(ConfigError, match=r"after=list\(batch\)"):
+            same.with_options(after=good.done)
 
-    def test_a_batch_in_a_batch_counts_its_own(self, mesh):
+    def test_a_batch_in_a_batch_holds_its_own(self, mesh):
         with mesh.batch() as outer:
-            same.submit(1)
+            one = same.submit(1)
             with mesh.batch() as inner:
-                same.submit(2)
-            same.submit(3)
+                two = same.submit(2)
+            three = same.submit(3)
 
-        assert outer.done.result(END_S).total == 2
-        assert inner.done.result(END_S).total == 1
+        assert list(outer) == [one, three]
+        assert list(inner) == [two]
 
-    def test_sealed_it_takes_no_more(self, mesh):
-        batch = mesh.batch()
-        batch.submit(same, 1)
-        batch.seal()
-
-        with pytest.raises(ConfigError, match="is sealed"):
-            batch.submit(same, 2)
-        with pytest.raises(ConfigError, match="is sealed"):
-            batch.map(same, [1])
-        assert batch.done.result(END_S).total == 1
-
-    def test_a_mesh_that_closes_seals_it(self, processes):
-        with Mesh(workers=1) as mesh:
-            batch = mesh.batch()
-            batch.submit(same, 1)
-
-        assert batch.done.result(0) == Tally(1, 0, 1, 0, 0)
-
-    def test_the_end_follows_the_last_task_of_a_large_map(self, mesh):
+    def test_a_block_that_was_left_takes_no_more(self, mesh):
         with mesh.batch() as batch:
-            assert sum(batch.map(same, range(100_000))) == sum(range(100_000))
+            pass
 
-        assert batch.done.result(END_S) == Tally(100_000, 0, 100_000, 0, 0)
+        assert batch.done.result(END_S) is None
+        with pytest.raises(ConfigError, match="has been left"):
+            batch.submit(same, 2)
+
+    def test_a_mesh_may_close_in_its_block(self, processes):
+        mesh = Mesh(workers=1)
+        with mesh.batch() as batch:
+            batch.submit(same, 1)
+            mesh.close()
+
+        assert batch.done.result(END_S) is None
+        assert batch.counts() == {TaskState.SUCCEEDED: 1}

@@ -82,9 +82,8 @@ def test_promises_and_values_with_keys(programs: Programs, ring: Ring):
         data = mesh.put(os.urandom(3_000_000))
         assert [mesh.submit(workload.size_of, data).result(END_S) for _ in range(3)] == [3_000_000] * 3
         with mesh.batch() as batch:
-            mesh.submit(workload.add, 1, 2)
-            batch.submit(workload.add, 1, 2)
-        assert mesh.submit(workload.echo, batch.done).result(END_S).total == 1
+            added = batch.submit(workload.add, 1, 2)
+        assert mesh.with_options(after=list(batch)).submit(workload.echo, added).result(END_S) == 3
 
 
 @pytest.mark.parametrize("lie", ["another's", "another key", "unsigned"])

@@ -1,4 +1,4 @@
-"""Tasks as operators see them: those on their way, one with what it waits for, a graph, a batch.
+"""Tasks as operators see them: those on their way, one with what it waits for, a graph.
 
 A hub has millions of tasks, and views are asked for every second: none here looks at all of them. Counts are
 kept by the transitions, rows come from the books that have few others, and what one asks about decides how
@@ -12,7 +12,6 @@ from itertools import chain, islice
 from typing import Any
 
 from taskmesh.core import ids
-from taskmesh.core.hub.account import PORTION
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import LaneState
 from taskmesh.core.hub.state import HubState
@@ -22,8 +21,8 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.limit_rules import text_of
 
 MOST_LOOKS = 50_000
-"""Entries that one view looks at, some 10 ms: edges of a graph, tasks of a batch, those before one in its
-queue, and those that have left a queue and are still listed there."""
+"""Entries that one view looks at, some 10 ms: edges of a graph, those before one in its queue,
+and those that have left a queue and are still listed there."""
 
 
 class QuestionError(Exception):
@@ -141,43 +140,6 @@ class TaskViews:
         for dependent, _ in zip(links.dependents.get(task, ()) if links else (), looks, strict=False):
             if dependent.state <= State.RUNNING:
                 yield dependent.id
-
-    def batch(self, text: str) -> dict[str, Any]:
-        """Count the tasks of a batch that are on their way, by state; a chunk of a map counts as one.
-
-        Returns:
-            The counts, and whether there may be more than were looked at.
-        """
-        end, looks = self.end_of_batch(text), iter(range(MOST_LOOKS))
-        states = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
-        for record in self.members(end, looks):
-            states[record.state.name] += 1
-        name = end.extra.key[1].removeprefix("batch ").rpartition(" ")[0]
-        return {"task_id": text, "name": name, "tasks": states, "more": next(looks, None) is None}
-
-    def end_of_batch(self, text: str) -> TaskRecord:
-        """The record that a batch ends with, by its id in text."""
-        end = self._record(text)
-        if not (end.spec.is_promise and end.group):
-            raise QuestionError(f"task {text} is not the end of a batch: `batch.id` names it")
-        return end
-
-    def members(self, end: TaskRecord, looks: Iterator[int]) -> Iterator[TaskRecord]:
-        """Yield the records of a batch, but for its end, as far as `looks` go.
-
-        The end is submitted first: its client's tasks after that are looked at. They may end meanwhile.
-        """
-        tasks, base, low = self._ledger.tasks, end.id >> SEQ_BITS << SEQ_BITS, (end.id & SEQ_MASK) + 1
-        account = self._ledger.account(end.id >> SEQ_BITS)
-        while seqs := account.on_their_way(low, PORTION):
-            low = seqs[-1] + 1
-            seq = 0
-            for seq, _ in zip(seqs, looks, strict=False):
-                record = tasks.get(base | seq)
-                if record is not None and record.group == end.group:
-                    yield record
-            if seq != seqs[-1]:
-                return
 
     def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
         lane = self._hub.lanes.get(record.session)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,8 +23,8 @@ from taskmesh.wire.limit_rules import LimitError, read_named, text_of
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 MOST_TICKS = 1000
-CANCELS = ("cancel", "cancel-batch", "cancel-client", "cancel-key")
-"""Commands that end a task, all of a batch, or all that clients of a name or id, or of a key's user, have."""
+CANCELS = ("cancel", "cancel-client", "cancel-key")
+"""Commands that end a task, or all that clients of a name or id, or of a key's user, have."""
 LIMITS = ("limit", "unlimit")
 """Commands that set a limit by hand, and leave it to code again."""
 OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run")
@@ -85,8 +84,6 @@ class Views:
                     value = self.tasks.task(query.argument, now)
                 case "graph":
                     value = self.tasks.graph(query.argument, limit)
-                case "batch":
-                    value = self.tasks.batch(query.argument)
                 case "events":
                     value = self.events(query.argument, limit, now)
                 case "limits":
@@ -113,7 +110,7 @@ class Views:
             records = self._schedules.records
             return [records[each].view() for each in sorted(records)[:limit]]
         raise QuestionError(
-            f"no such view: {what!r}; there are status, pools, tasks, task, graph, batch, events, limits, "
+            f"no such view: {what!r}; there are status, pools, tasks, task, graph, events, limits, "
             "schedules, ticks"
         )
 
@@ -305,10 +302,6 @@ class Views:
         return [lane]
 
     def _cancel(self, verb: str, target: str) -> dict[str, object]:
-        if verb == "cancel-batch":
-            members = self.tasks.members(self.tasks.end_of_batch(target), itertools.count())
-            cancelled = sum(self._cancellations.cancel(record.id) for record in members)
-            return {"cancelled": cancelled}
         if verb != "cancel":
             return self._cancel_all(verb, target)
         if not self._cancellations.cancel(self.tasks.parse(target)):

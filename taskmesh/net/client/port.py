@@ -126,10 +126,6 @@ class SubmitPort:
         requests = self._usable().requests
         return bool(requests.ask(lambda number: replace(fulfil, number=number), self._put, timeout))
 
-    def fulfil_later(self, fulfil: m.Fulfil) -> None:
-        """End the promise of a key, and wait for no answer; it is repeated over each link until one comes."""
-        self._put(Requested(self._usable().requests.numbered(lambda number: replace(fulfil, number=number))))
-
     def put_schedule(self, declaration: Declaration, timeout: float = 5.0) -> None:
         """Have the hub keep a schedule; raises as `query` does."""
         self._usable().requests.ask(lambda number: m.PutSchedule(number, declaration), self._put, timeout)

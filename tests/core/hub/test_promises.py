@@ -250,24 +250,3 @@ class TestViews:
 
         why = self.ask(rig, "task", f"{1:016x}{seq:016x}").value["why"]
         assert why == "it is a promise: `taskmesh fulfil approve-42` ends it"
-
-    def test_a_batch_is_counted_and_cancelled(self, rig):
-        one = Spec(b"", PROMISE_NAME, kind=PROMISE, on_client_loss="cancel")
-        (end,) = rig.submit(one=one, key="batch my import 0f", size=0, group=5)
-        members = rig.submit(count=3, group=5)
-        (alone,) = rig.submit()
-        batch_id = f"{1:016x}{end:016x}"
-
-        assert self.ask(rig, "batch", batch_id).value == {
-            "task_id": batch_id,
-            "name": "my import",
-            "tasks": {"QUEUED": 3, "WAITING": 0, "SENT": 0, "RUNNING": 0},
-            "more": False,
-        }
-        assert "not the end of a batch" in self.ask(rig, "batch", f"{1:016x}{alone:016x}").error
-        assert self.order(rig, "cancel-batch", batch_id).value == {"cancelled": 3}
-        assert [rig.state(1, seq) for seq in (*members, alone, end)] == [
-            *["finished"] * 3,
-            "QUEUED",
-            "WAITING",
-        ]

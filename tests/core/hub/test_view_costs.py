@@ -15,7 +15,6 @@ from taskmesh.wire.runs import PROMISE, PROMISE_NAME, LimitRule, Spec
 from tests.core.rig import HubRig, spec
 
 FEW, MANY = 4000, 16_000
-BATCH = 5
 LIMITED = spec("limited", limits=(LimitRule("api", 1),))
 
 
@@ -49,8 +48,8 @@ class Crowded:
         rig.submit(one=LIMITED, count=queued // 8)
         self.last = rig.submit(one=LIMITED)[0]
         one = Spec(b"", PROMISE_NAME, kind=PROMISE, on_client_loss="cancel")
-        (self.end,) = rig.submit(one=one, key="batch b 0f", size=0, group=BATCH)
-        rig.submit(count=3, group=BATCH)
+        (self.end,) = rig.submit(one=one, key="b", size=0)
+        rig.submit(count=3)
         self.graph = rig.depend(after=(self.end,))
         rig.submit(count=queued)
         rig.hub.state.ledger.tasks = Unread(rig.hub.state.ledger.tasks)
@@ -95,7 +94,6 @@ VIEWS = {
     "a waiting task": lambda hub: hub.ask("task", id_of(hub.end)),
     "the last of a limit's queue": lambda hub: hub.ask("task", id_of(hub.last)),
     "graph": lambda hub: hub.ask("graph", id_of(hub.graph)),
-    "batch": lambda hub: hub.ask("batch", id_of(hub.end)),
     "limits": lambda hub: hub.ask("limits"),
     "pools": lambda hub: hub.ask("pools"),
     "metrics": lambda hub: hub_families(hub.rig.hub),
@@ -111,7 +109,6 @@ def hubs() -> tuple[Crowded, Crowded]:
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_no_view_looks_at_all_tasks(hubs, view, monkeypatch):
     monkeypatch.setattr(task_views, "MOST_LOOKS", 30)
-    monkeypatch.setattr(task_views, "PORTION", 30)
     few, many = (steps(lambda hub=hub: view(hub)) for hub in hubs)
 
     assert 0 < many <= few + (MANY - FEW) // 8, "it takes longer with more tasks"
@@ -127,16 +124,7 @@ def test_what_they_answer_is_right_for_all_of_them(hubs):
     assert limit["waiting"] == MANY // 8
 
 
-def test_a_batch_of_more_tasks_than_are_looked_at_says_so(hubs, monkeypatch):
-    monkeypatch.setattr(task_views, "MOST_LOOKS", 30)
-    _, hub = hubs
-
-    found = hub.ask("batch", id_of(hub.end)).value
-    assert found["more"]
-    assert sum(found["tasks"].values()) == 3
-
-
-def test_so_does_the_place_in_a_long_queue(hubs, monkeypatch):
+def test_the_place_in_a_long_queue_is_at_least_what_was_looked_at(hubs, monkeypatch):
     monkeypatch.setattr(task_views, "MOST_LOOKS", 30)
     _, hub = hubs
 
