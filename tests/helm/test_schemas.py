@@ -54,7 +54,7 @@ def test_objects_are_valid_for(version):
     rendered_for = different_objects(version if version in OLD else "")
     ours = [each for each in rendered_for if each["kind"] not in CUSTOM]
 
-    assert len({each["kind"] for each in ours}) == 11
+    assert len({each["kind"] for each in ours}) == 9
     for each in ours:
         assert checker.validate(each, version, strict=True) == version, name_of(each)
 
