@@ -1,4 +1,4 @@
-"""Fixed seeds of the simulation: 200 in `make test`, 2,000 in CI, which try each thing twenty times."""
+"""Fixed seeds of the simulation: 200 in `make test`, 2,000 each night, which try each thing twenty times."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ def test_two_hundred_seeds_keep_every_promise(first):
     assert play(range(first, first + PORTION)).failures == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_two_thousand_seeds_keep_every_promise_and_try_everything(processes):
     command = [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--start", "0"]
