@@ -66,7 +66,7 @@ def smoke_tests() -> frozenset[str]:
 
 
 def is_quick(cell: str) -> bool:
-    """Whether `make test` runs a test that the cell names: by a fault, an attack, or a path."""
+    """Return True if `make test` runs a test that the cell names by a fault, an attack or a path."""
     faults = re.findall(r"\bF(\d\d)\b", cell)
     attacks = re.findall(r"\b(A\d+)\b", cell)
     named = {name for attack in attacks for _, name in rows()[attack]}

@@ -35,7 +35,7 @@ CHOICE = re.compile(r"`taskmesh +([a-z][a-z-]*(?: [a-z][a-z-]*)?(?:\s+\|\s+[a-z]
 
 
 def claims(name: str) -> list[str]:
-    """What a page claims and is not allowed to, with the words around it."""
+    """Return the claims of a page that are not allowed, with the words around each."""
     text = " ".join(text_of(name).split())
     for page, part, _ in ALLOWED:
         text = text.replace(part, "") if page == name else text

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from tests.architecture.source import ROOT, line_count, nodes, python_files, tree
+from tests.architecture.source import EVERYTHING, ROOT, line_count, nodes, python_files, tree
 
 # Classes whose name stands twice, with the reason.
 SAME_NAME: dict[str, str] = {}
@@ -45,8 +45,40 @@ SHORT: dict[str, str] = {
     "taskmesh/system/loopback.py": "one rule, for endpoints and the side port",
 }
 SHORTEST = 60
-# How many docstrings of a room begin with a clause instead of a sentence or a noun.
-CLAUSES: dict[str, int] = {}
+# How many docstrings of a folder still begin with a clause instead of a sentence or a noun.
+CLAUSES: dict[str, int] = {
+    "benchmarks": 1,
+    "tests": 1,
+    "tests/architecture": 3,
+    "tests/benchmarks": 1,
+    "tests/chaos": 12,
+    "tests/cli": 4,
+    "tests/client": 7,
+    "tests/conformance": 14,
+    "tests/containers": 3,
+    "tests/core": 6,
+    "tests/core/client": 2,
+    "tests/core/hub": 12,
+    "tests/core/pool": 7,
+    "tests/faults": 11,
+    "tests/framing": 1,
+    "tests/fuzz": 2,
+    "tests/harness": 8,
+    "tests/helm": 7,
+    "tests/journal": 1,
+    "tests/kube": 9,
+    "tests/net": 10,
+    "tests/net/abuse": 5,
+    "tests/net/client": 1,
+    "tests/net/pool": 1,
+    "tests/pool": 11,
+    "tests/serialize": 5,
+    "tests/simulation": 40,
+    "tests/sockets": 1,
+    "tests/system": 3,
+    "tests/typing": 2,
+    "tests/wire": 2,
+}
 # Modules with error texts that say "Cure:" in place of a sentence.
 CURES: frozenset[str] = frozenset()
 CLAUSE = re.compile(r"(What|Who|Whom|Whose|Whether|How|Which|Where|When|Why|Whatever|Whoever)\b")
@@ -74,14 +106,10 @@ def test_a_short_module_is_a_concept_of_its_own():
 
 def test_docstrings_begin_with_a_sentence_or_a_noun():
     counts: dict[str, int] = defaultdict(int)
-    for path in python_files("taskmesh"):
-        counts[_room(path)] += sum(bool(CLAUSE.match(text)) for text in _docstrings(path))
+    for path in python_files(*EVERYTHING):
+        counts[str(path.parent)] += sum(bool(CLAUSE.match(text)) for text in _docstrings(path))
 
     assert {room: count for room, count in counts.items() if count > CLAUSES.get(room, 0)} == {}
-
-
-def _room(path: Path) -> str:
-    return str(path.parent.relative_to("taskmesh"))
 
 
 def _docstrings(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a task has used up of its budgets outlives the hub: its client and its pools bring it along."""
+"""Charges to a task's budgets outlive the hub: its client and its pools bring them to the next one."""
 
 import pytest
 

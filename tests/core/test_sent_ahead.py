@@ -1,4 +1,4 @@
-"""What was sent ahead by an estimate that turns out wrong comes back within a second."""
+"""Tasks that a wrong estimate has sent ahead return to the hub within a second."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How much of what a client submits is under way at a time, so that no hub is swamped."""
+"""The window of Submits bounds the bytes that a client has under way to a hub."""
 
 from __future__ import annotations
 

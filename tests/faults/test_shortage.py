@@ -57,7 +57,7 @@ def test_F37_slot_out_of_memory(cluster, connect):
 
 
 def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster, connect, gates, tmp_path):
-    """Where the kernel kills the whole container (memory.oom.group), it never has to."""
+    """The kernel would kill the whole container (memory.oom.group); the pool is faster."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
     with group_of("memory") as group, closing(cluster.programs):
         group.set_memory(MEMORY)

@@ -25,7 +25,7 @@ LONGEST = 0.005
 
 
 def answer(index: int, data: bytes = b"") -> str:
-    """What the task with this number has to give: only this task's arguments make it."""
+    """Return the result of the task with this number; no other task gives the same."""
     return hashlib.sha256(b"%d:" % index + data).hexdigest()[:24]
 
 

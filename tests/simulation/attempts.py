@@ -1,4 +1,4 @@
-"""Which attempt people are told that a task has had, held against the executions that have begun."""
+"""Attempt numbers: those that people are told are compared with the executions that have begun."""
 
 from __future__ import annotations
 

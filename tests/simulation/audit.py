@@ -1,4 +1,4 @@
-"""What the world sees and the machines cannot: who ran what how often, and who was told what."""
+"""The audit of a world: it sees how often each task runs and who is told what, which no machine does."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Audit:
     # --- hub ----------------------------------------------------------------------------------------------
 
     def pushed(self, hub: HubMachine, lane: Lane, messages: Sequence[Tasks]) -> None:
-        """What one event had pushed on one lane is to be run, in a new attempt, and fits its credit."""
+        """Check the tasks that one event pushes on a lane: each is to run, in a new attempt, and they fit."""
         epoch = hub.config.epoch
         tasks, total = (
             hub.state.ledger.tasks,
@@ -335,7 +335,7 @@ class Audit:
         self._died[plan.client, plan.seq, attempt] += 1
 
     def obeyed(self, pool: str, instance: int, state: str) -> None:
-        """Who drains or pauses was told to: not another process that waits for its name."""
+        """Check that a pool drains or pauses because it was told to, not another process of its name."""
         self.require((pool, instance) in self.commanded, "obeys what another was told", pool, state)
 
     def blamed(self, failures: Sequence[Failed]) -> None:
@@ -505,7 +505,7 @@ class Audit:
         return why == POOLS_DIED and int(count) <= lost
 
     def settled(self, plans: Sequence[Plan]) -> None:
-        """Where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""
+        """In a calm world each task that is given up unless it has started soon starts or is cancelled."""
         for plan in plans:
             key = (plan.client, plan.seq)
             ended = key in self.cancelled or key in self.outcomes or plan.key
@@ -514,7 +514,7 @@ class Audit:
     # --- at the end ---------------------------------------------------------------------------------------
 
     def check_once(self, plans: Sequence[Plan]) -> None:
-        """Where nothing went wrong, every task ran exactly as often as planned, and none is lost."""
+        """In a calm world every task runs exactly as often as planned, and none is lost."""
         more = self.attempts.over | self.again
         for plan in [plan for plan in plans if (plan.client, plan.seq) not in more]:
             key = (plan.client, plan.seq)

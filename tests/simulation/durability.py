@@ -1,4 +1,4 @@
-"""What a journal promises, checked as it happens.
+"""The promises of a journal, checked as things happen.
 
 - no hub says that a task is accepted before it is written
 - the next hub knows every accepted task, or how it has ended

@@ -1,4 +1,4 @@
-"""Whose turn it is when not all can have one, held against what the hub pushes and what it lets wait."""
+"""Fairness: the turns of queues and groups, compared with the tasks that the hub pushes and lets wait."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def numbers_brought(patch: Patch) -> None:
 
 
 def failures_reported(patch: Patch) -> None:
-    """What failed before its client was back has not failed."""
+    """Failures that a pool reports before the client is back are dropped."""
     claim = Unclaimed.claim
 
     def successes(self: Unclaimed, task: int) -> list[object]:

@@ -294,7 +294,7 @@ def chained(world: World) -> None:
 
 
 def turned_slow(world: World) -> list[Plan]:
-    """What was sent ahead of need, by what was known then, comes back: what is urgent starts next.
+    """Tasks that were sent ahead turn out slow: they return, and an urgent one starts next.
 
     Returns:
         the tasks of the scene.
@@ -401,7 +401,7 @@ def _cut_off(world: World, pool: PoolHost) -> None:
 
 
 def departure(world: World, *, foul: bool) -> list[Plan]:
-    """Who is told by an operator to leave does, with nothing lost; who takes its place gets work.
+    """An operator has a pool leave: it does, nothing is lost, and the pool in its place gets work.
 
     Args:
         foul: messages are lost meanwhile, or the pool is cut off for longer than its lease.

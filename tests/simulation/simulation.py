@@ -262,7 +262,7 @@ class World:
             remembered(self)
 
     def _await_pools(self) -> None:
-        """Where all is well every pool soon has its session, and none that is told to leave stays."""
+        """Wait until every pool has its session, and none is about to leave."""
         deadline = self.setting.timetable.now + LEASE + 4 * BEAT
         while away := [pool.name for pool in self.pools if not self._is_in(pool)]:
             self._faults.revive()
@@ -272,7 +272,7 @@ class World:
             self._step()
 
     def _is_in(self, pool: PoolHost) -> bool:
-        """Whether the hub has it, and it is to stay."""
+        """Return True if the pool has its session with the hub, and is to stay."""
         lane = self.hub.machine.pools.lane_of(pool.name)
         if lane is None or lane.session != pool.machine.session:
             return False
@@ -424,7 +424,7 @@ class World:
         return f"ledger {ledger[:10]}, clients {waiting}, pools {pools}"
 
     def _check_left_behind(self) -> None:
-        """What a hub had accepted was run, though its client is gone, if hub or journal lives."""
+        """Check that accepted tasks of clients that are gone have run, if the hub or its journal lived on."""
         audit, plans = self.setting.audit, self.setting.workload.plans
         written = audit.durability
         durable = written.accepted - written.excused - written.ended if self.hub.disk is not None else set()
@@ -462,7 +462,7 @@ class World:
             )
 
     def _check_sinks(self) -> None:
-        """Where consumers take everything, and acknowledge it, sinks are empty in the end."""
+        """Wait until the sinks are empty: consumers take and acknowledge everything."""
         deadline = self.setting.timetable.now + BOUND
         while full := [sink for sink in self.hub.machine.state.sinks.view() if sink["bytes"]]:
             self.setting.audit.require(

@@ -112,7 +112,7 @@ class TestSubmitting:
         assert not session.of(m.ClientHello)
 
     def test_a_hub_without_room_is_asked_again_for_all_that_it_has_not_answered(self, session):
-        """What there was no room for may have been a question with a large value."""
+        """A large question may have found no room: it is asked again, too."""
         session.submit(1)
         session.tell(Requested(m.Query(5, "status")))
         session.sent.clear()

@@ -30,7 +30,7 @@ def rig() -> HubRig:
 
 
 class TestItsEnd:
-    """When the hub waits for further pools no more."""
+    """The hub stops waiting for further pools."""
 
     def test_two_beats_after_the_last_pool(self, rig):
         again(rig)
@@ -114,7 +114,7 @@ class TestItsEnd:
 
 
 class TestWhatPoolsHold:
-    """What a pool lists is not sent while it may still be adopted."""
+    """Tasks that a pool may list are not sent while the hub waits for it."""
 
     def test_what_a_pool_lists_is_adopted_and_not_sent(self, rig):
         again(rig, 2)

@@ -20,7 +20,7 @@ ZONES = (
     "Africa/Cairo",  # at midnight, from Thursday to Friday
 )
 HALF_AN_HOUR = "Australia/Lord_Howe"
-"""Where clocks change by half an hour."""
+"""A zone whose clocks change by half an hour."""
 LINES = (
     "30 2 * * *",
     "0 2 * * *",

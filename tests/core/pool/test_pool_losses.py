@@ -173,7 +173,7 @@ class TestASuspect:
         assert pools.held[0][1] == other[0]
 
     def test_stands_in_line_like_any_other_once_its_pool_turns_out_to_live(self, rig, suspect):
-        """What is more urgent goes first again."""
+        """Priority counts again: an urgent task goes first."""
         rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 2
         urgent = rig.submit(1, 1, spec("urgent", priority=5))
         rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 1
