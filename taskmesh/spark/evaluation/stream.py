@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -100,10 +100,22 @@ def _batches(receiver: BatchReceiver, before_waiting: Callable[[], None]) -> Ite
     while True:
         if not receiver.is_here:
             before_waiting()
-        _, batches = piece.decode_message(receiver.take())
+        batches = receiver.take().batches
         if batches is None:
             return
         yield from batches
+
+
+class StreamMessage(NamedTuple):
+    """A message of a stream that has come.
+
+    Attributes:
+        data: the message as it travels.
+        batches: its batches, which may be none; None for the end of the stream.
+    """
+
+    data: Buffer
+    batches: Batches | None
 
 
 class BatchReceiver:
@@ -116,7 +128,7 @@ class BatchReceiver:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._next = 0
-        self._early: dict[int, Buffer] = {}
+        self._early: dict[int, StreamMessage] = {}
 
     @property
     def is_here(self) -> bool:
@@ -124,16 +136,16 @@ class BatchReceiver:
         self._collect(0)
         return self._next in self._early
 
-    def take(self) -> Buffer:
-        """Return the next message, as `decode_message` takes it.
+    def take(self) -> StreamMessage:
+        """Return the next message.
 
         Raises:
             TaskMeshError: a message has come twice.
         """
         self._collect(None)
-        data = self._early.pop(self._next)
+        message = self._early.pop(self._next)
         self._next += 1
-        return data
+        return message
 
     def _collect(self, timeout: float | None) -> None:
         """Take what has arrived in; wait for one message."""
@@ -143,13 +155,13 @@ class BatchReceiver:
             except TimeoutError:
                 return
             data: Buffer = outcome.result()
-            number, _ = piece.decode_message(data)
+            number, batches = piece.decode_message(data)
             self._sink.ack(outcome)
             if number < self._next or number in self._early:
                 raise TaskMeshError(
                     "another slot has begun this stream anew: what the first one took is lost"
                 )
-            self._early[number] = data
+            self._early[number] = StreamMessage(data, batches)
 
 
 class BatchSender:

@@ -164,9 +164,9 @@ class PartitionStream:
 
     def _take_results(self, task: TaskFuture[Any]) -> None:
         while not self._is_over and self._has_more():
-            data = self._receiver.take()
-            self._is_over = piece.decode_message(data)[1] is None
-            self._results.put(data)
+            message = self._receiver.take()
+            self._is_over = message.batches is None
+            self._results.put(message.data)
         if not self._is_over and (failed := self._group.failure(task)) is not None:
             raise task_error(failed, self._group.name, f"the partition's stream, {self._spark_task}")
 
