@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Ask = Callable[[str], Any]
 """Asks the hub for a view."""
-KEEP = 86_400.0
-"""Seconds for which the outcome of a replay is kept, at least."""
 COLUMNS = ("task_id", "name", "state", "ended", "attempts", "error")
 Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task that has ended.")]
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of the tasks that have ended.")]
@@ -162,6 +160,7 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
     """
     from msgspec.structs import replace
 
+    from taskmesh.client.options import DETACHED_KEEP
     from taskmesh.core.specs import spec_number
     from taskmesh.future import OpenRun
     from taskmesh.wire.runs import CALL, FIRING
@@ -172,7 +171,7 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
     kind = spec.kind
     if kind == FIRING:
         kind, (_, payload) = CALL, split_tick(payload)
-    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=max(spec.keep, KEEP))
+    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=max(spec.keep, DETACHED_KEEP))
     again = OpenRun(
         client.table, spec_number(spec), spec, client.new_group(), run.key or f"dead letter {letter.value}"
     )

@@ -62,30 +62,26 @@ class DeadLetters:
         run.part = record.part or ""
         if record.links is not None and record.links.needs:
             run.needs = [list(record.links.needs)]
-        self._drop(record.id)
+        self.drop(record.id)
         letter = JournalLetter(
             wall, user, client, record.state.name, record.spec.spec, run, replace(failed, pickled=b"")
         )
         self._insert(record.id, letter)
         self._write(record.id)
         while self.letters and (self._size > self._most_bytes or len(self.letters) > MOST):
-            self._drop(next(iter(self.letters)))
+            self.drop(next(iter(self.letters)))
             self.evicted += 1
 
     def taken(self, task: int) -> None:
         """The client of a task was away and has taken its end after all: it has the error."""
         letter = self.letters.get(task)
         if letter is not None and not letter.spec.detach:
-            self._drop(task)
-
-    def purge(self, task: int) -> None:
-        """Forget a letter."""
-        self._drop(task)
+            self.drop(task)
 
     def on_revoked(self, users: frozenset[str]) -> None:
         """Forget the letters of users whose keys are not let in any more: nothing of theirs runs again."""
         for task in [task for task, letter in self.letters.items() if letter.user in users]:
-            self._drop(task)
+            self.drop(task)
 
     def sweep(self, wall: float) -> None:
         """Forget letters whose time is over."""
@@ -93,7 +89,7 @@ class DeadLetters:
             task, letter = next(iter(self.letters.items()))
             if letter.at + LIFETIME > wall:
                 return
-            self._drop(task)
+            self.drop(task)
 
     def rewrite(self) -> None:
         """Have all letters written again."""
@@ -113,7 +109,8 @@ class DeadLetters:
         if self._journal is not None:
             self._journal.put(LETTER, task, self.letters[task])
 
-    def _drop(self, task: int) -> None:
+    def drop(self, task: int) -> None:
+        """Forget a letter, if there is one."""
         letter = self.letters.pop(task, None)
         if letter is None:
             return

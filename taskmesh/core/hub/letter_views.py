@@ -63,7 +63,7 @@ class LetterViews:
         task = _parsed(command.target)
         if task not in self._dead_letters.letters:
             return m.Answer(command.number, None, _unknown(command.target))
-        self._dead_letters.purge(task)
+        self._dead_letters.drop(task)
         return m.Answer(command.number, {"purged": text_of(task)})
 
 

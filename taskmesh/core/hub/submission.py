@@ -276,9 +276,10 @@ class Submissions:
             self._hub.log("limit.changed", {**fields, "fixed": rule.name in limits.fixed})
 
     def _acknowledge(self, session: ClientSession, submit: m.Submit, size: int, now: float) -> None:
-        """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
+        """Acknowledge a Submit: with the next delivery or after ACK_DELAY, every second one at once.
 
-        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one.
+        So is a large one, since its client may wait for room in its window, and every one of an embedded
+        client, to which it costs no message.
         """
         due = self._hub.acks_due
         if not session.credit or session.client in due or size >= LARGE:

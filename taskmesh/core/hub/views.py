@@ -9,6 +9,7 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import Lane, LaneState
+from taskmesh.core.hub.letter_views import PURGE
 from taskmesh.core.hub.limits import MOST_RULES
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedule import ScheduleRecord
@@ -30,7 +31,7 @@ LIMITS = ("limit", "unlimit")
 OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run")
 """Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
-VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES, "dead-purge")
+VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES, PURGE)
 MOST_NAMED = 5
 """Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})

@@ -32,7 +32,7 @@ class Membership:
         received: Number of the last lane message of the unbroken run.
         lease: Seconds of silence after which its work goes to others.
         spool: Results that the hub has not acknowledged.
-        rests_if_told: True if the pool had nothing of this hub at its last beat, and has got nothing since.
+        rests_if_told: True if the pool had nothing of the hub at its last beat, and has got nothing since.
     """
 
     def __init__(self, config: PoolSettings, now: float, out: list[PoolAction]) -> None:
@@ -93,7 +93,7 @@ class Membership:
         """Asks for a session.
 
         Args:
-            inventory: All that is held for this hub, without what is in `dying`.
+            inventory: All that is held for the hub, without what is in `dying`.
             dying: Running tasks whose slots are about to be killed.
             slots: Number of slots that the hub may count on.
             now: The time.

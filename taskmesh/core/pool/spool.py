@@ -82,7 +82,7 @@ class Spool:
                 self.remember(held_by(results.done, results.failed))
 
     def remember(self, attempts: list[Held]) -> None:
-        """These attempts have ended, and nothing more is said of them to this hub."""
+        """These attempts have ended, and nothing more is said of them to the hub."""
         ended = self.ended
         for held in attempts:
             ended.append(held)
