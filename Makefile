@@ -108,26 +108,26 @@ chaos: $(DEV)    ## Random faults of a hub, pools and clients, from a new seed; 
 
 bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the table of benchmarks/README.md
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 bench-peers: $(PEER_RUN) $(DEV) $(REDIS)  ## The same beside Dask, Ray, Celery and Parsl, each in an environment of its own
 	$(BIN)/python -m benchmarks --peers $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks --rows noop,roundtrip --contenders $(DURABLE) --name durable $(BENCH_ARGS)
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 bench-keys: $(DEV)  ## What keys cost: hub and pool with CURVE and signatures beside a pair without
 	$(BIN)/python -m benchmarks.keys --out benchmarks/results/keys.json
 
 bench-journal: $(DEV) $(REDIS)  ## What a journal costs: hubs with one in a file and in Redis beside a hub without
 	$(BIN)/python -m benchmarks.journal --out benchmarks/results/journal.json
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 bench-crowd: $(DEV)  ## What thousands of idle peers and millions of queued tasks cost one hub (three minutes)
 	$(BIN)/python -m benchmarks.crowd --out benchmarks/results/crowd.json
 
 bench-spark: $(SPARK)  ## What a Spark step costs on a mesh, beside plain Spark
 	$(BIN)/python -m benchmarks.spark --out benchmarks/results/spark.json
-	$(BIN)/python -m benchmarks.readme
+	$(BIN)/python -m benchmarks.tables
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin

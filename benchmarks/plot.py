@@ -18,8 +18,8 @@ from matplotlib.axes import Axes
 
 from benchmarks.contender import CONTENDERS
 from benchmarks.metrics import METRICS
-from benchmarks.readme import RESULTS, turns_of
 from benchmarks.report import LABELS, Summaries, Summary, figure, setting, summarise
+from benchmarks.tables import RESULTS, turns_of
 
 LEFT_OUT = ("p99", "repeated")  # the tables have them
 COLUMNS = 3

@@ -16,7 +16,7 @@ from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from tests.architecture.source import ROOT, functions, python_files
 
-FOLDERS = ("docs", "examples", "helm", "workers")
+FOLDERS = ("benchmarks", "docs", "examples", "helm", "workers")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)

@@ -5,8 +5,8 @@ import json
 from matplotlib import pyplot
 
 from benchmarks.plot import TITLE_WIDTH, panel
-from benchmarks.readme import RESULTS, turns_of
 from benchmarks.report import summarise
+from benchmarks.tables import RESULTS, turns_of
 
 
 def test_each_panel_names_its_scale_and_no_title_is_wider_than_it():

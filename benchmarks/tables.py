@@ -1,4 +1,4 @@
-"""The tables of the README and the docs, written from the JSON of the runs: `python -m benchmarks.readme`.
+"""The tables of the docs, written from the JSON of the runs: `python -m benchmarks.tables`.
 
 The make targets that measure do it. What stands between `<!-- table NAME -->` and
 `<!-- end of table NAME -->` is made here.

@@ -1,4 +1,4 @@
-"""The tables of README and docs are what the committed runs say, not what somebody typed."""
+"""The tables of the docs are what the committed runs say, not what somebody typed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environment import interpreter, last_line, probe
-from benchmarks.readme import PAGES, fill
+from benchmarks.tables import PAGES, fill
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = {"cores": 2, "system": "Linux", "python": "CPython", "packages": {"pyzmq": "27"}}
@@ -24,7 +24,7 @@ def test_page_says_what_the_runs_in_the_repository_measured(page: str) -> None:
     text = (ROOT / page).read_text()
 
     assert "<!-- table " in text
-    assert fill(text) == text, "python -m benchmarks.readme"
+    assert fill(text) == text, "python -m benchmarks.tables"
 
 
 def test_table_of_peers_gives_ratios_with_spread_faults_and_who_is_left_out(tmp_path: Path) -> None:
