@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 import tomllib
 from dataclasses import fields
@@ -16,6 +13,7 @@ import pytest
 import taskmesh
 from taskmesh.client.options import TaskOptions
 from taskmesh.config import Config, load
+from tests.harness.program import check_printed
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -52,23 +50,8 @@ def settings_of_the_table() -> dict[str, dict[str, object]]:
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_python_of_a_page_runs_as_pasted_and_prints_what_its_comments_say(name: str, tmp_path: Path) -> None:
-    told = re.findall(r"^ *print\(.*\) +# (.+)$", PROGRAMS[name], re.MULTILINE)
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAMS[name]), encoding="utf-8")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("TASKMESH_")}
+    told = check_printed(textwrap.dedent(PROGRAMS[name]), tmp_path, "-W", "error")
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path,
-        env={**kept, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == told
     assert told or name != "README"
 
 

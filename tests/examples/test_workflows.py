@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +12,7 @@ import pytest
 
 import taskmesh
 from taskmesh import Mesh, TaskFuture, task
+from tests.harness.program import check_printed
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -36,23 +34,10 @@ WORDS = (
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_workflow_has_at_most_15_lines_and_prints_what_its_comments_say(name: str) -> None:
+def test_a_workflow_has_at_most_15_lines_and_prints_what_its_comments_say(name: str, tmp_path: Path) -> None:
     text = PROGRAMS[name].read_text(encoding="utf-8")
-    printed = re.findall(r"^ *print\(.*\)  # (.+)$", text, re.MULTILINE)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("TASKMESH_")}
 
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(PROGRAMS[name])],
-        env={**kept, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert printed
-    assert done.stdout.splitlines() == printed
+    assert check_printed(text, tmp_path, "-W", "error")
     assert sum(1 for line in text.splitlines() if line.strip()) <= MOST_LINES
 
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -57,6 +58,34 @@ def outcome_of(
         timeout=timeout,
         check=False,
     )
+
+
+def check_printed(
+    text: str,
+    folder: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 50,
+) -> list[str]:
+    """Run a program of a page: it ends well, and prints what its comments behind `print(...)` say.
+
+    Args:
+        text: the program.
+        folder: where it lies and runs.
+        options: of the interpreter.
+        env: the environment besides ours.
+        timeout: seconds that it may take.
+
+    Returns:
+        The lines that it has printed.
+    """
+    told = re.findall(r"^ *print\(.*\) +# (.+)$", text, re.MULTILINE)
+    program = folder / "program.py"
+    program.write_text(text, encoding="utf-8")
+    done = outcome_of([sys.executable, *options, str(program)], folder, env, timeout)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == told
+    return told
 
 
 @contextlib.contextmanager

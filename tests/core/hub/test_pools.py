@@ -154,12 +154,7 @@ class TestNewSession:
         assert len(self.refused(rig)) == 2
 
     def test_each_of_several_is_refused(self, rig):
-        first = rig.join(slots=2)
-        for _ in range(4):
-            rig.beat(first)
-            for instance in (2, 3):
-                rig.hello(slots=2, instance=instance)
-            rig.after(1.0)
+        self.two_ask_beside_one_that_lives(rig)
 
         assert {message.instance for message in self.refused(rig)} == {2, 3}
 
@@ -178,14 +173,17 @@ class TestNewSession:
     @pytest.mark.parametrize("most", [2, 3])
     def test_of_many_that_wait_few_are_remembered(self, rig, monkeypatch, most):
         monkeypatch.setattr(pools, "MOST_WAITING", most)
+        self.two_ask_beside_one_that_lives(rig)
+
+        assert bool(self.refused(rig)) == (most == 3)
+
+    def two_ask_beside_one_that_lives(self, rig: HubRig) -> None:
         first = rig.join(slots=2)
         for _ in range(4):
             rig.beat(first)
             for instance in (2, 3):
                 rig.hello(slots=2, instance=instance)
             rig.after(1.0)
-
-        assert bool(self.refused(rig)) == (most == 3)
 
     def refused(self, rig: HubRig) -> list[m.Refused]:
         return [message for _, message in rig.published if isinstance(message, m.Refused)]

@@ -1,6 +1,7 @@
 """A hub's sockets remember their peers."""
 
 from collections import deque
+from pathlib import Path
 
 from taskmesh.core.events import FromPool, LaneLost
 from taskmesh.core.hub.submission import RETRY_BUSY
@@ -15,11 +16,19 @@ from taskmesh.wire.runs import DoneRun, Run
 from tests.harness.waiting import wait_until
 
 
+def bound(
+    context: Context, events: deque[object], folder: Path, assembler: Assembler | None = None
+) -> HubSockets:
+    """A hub's sockets, bound in a folder."""
+    hub = HubSockets(context, Loop(), events, lambda kind, fields: None, assembler=assembler)
+    hub.bind(Endpoints.of(f"ipc://{folder}/hub"))
+    return hub
+
+
 def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):
     events: deque[object] = deque()
     with Context() as context, Dealer(context) as client:
-        hub = HubSockets(context, Loop(), events, lambda kind, fields: None)
-        hub.bind(Endpoints.of(f"ipc://{tmp_path}/hub"))
+        hub = bound(context, events, tmp_path)
         client.connect(hub.endpoints.gateway)
         for refused in (m.ClientRefused(), m.ClientRefused("the hub is full")):
             events.clear()
@@ -37,10 +46,7 @@ def test_a_pool_without_keys_begins_anew_where_there_was_no_room_for_its_report(
     """Nothing else tells who sends to a PULL; unheard, it would wait as long as so much may be under way."""
     events: deque[object] = deque()
     with Context() as context, Push(context) as first, Push(context) as second:
-        hub = HubSockets(
-            context, Loop(), events, lambda kind, fields: None, assembler=Assembler(3 * FRAGMENT, 0, 1 << 30)
-        )
-        hub.bind(Endpoints.of(f"ipc://{tmp_path}/hub"))
+        hub = bound(context, events, tmp_path, Assembler(3 * FRAGMENT, 0, 1 << 30))
         ended: list[list[bytes]] = []
         for session, pool in ((5, first), (6, second)):
             pool.connect(hub.endpoints.collector)
@@ -64,10 +70,7 @@ def test_a_pool_without_keys_begins_anew_where_there_was_no_room_for_its_report(
 def test_a_client_without_room_for_its_message_is_told_so(tmp_path):
     events: deque[object] = deque()
     with Context() as context, Dealer(context) as first, Dealer(context) as second:
-        hub = HubSockets(
-            context, Loop(), events, lambda kind, fields: None, assembler=Assembler(3 * FRAGMENT, 0, 1 << 30)
-        )
-        hub.bind(Endpoints.of(f"ipc://{tmp_path}/hub"))
+        hub = bound(context, events, tmp_path, Assembler(3 * FRAGMENT, 0, 1 << 30))
         submit = m.Submit(1, [], [Run(7, 0, [1], [bytes(4 * FRAGMENT)])])
         for sender, client in enumerate((first, second)):
             client.connect(hub.endpoints.gateway)
