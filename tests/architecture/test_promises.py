@@ -71,7 +71,7 @@ def is_quick(cell: str) -> bool:
     attacks = re.findall(r"\b(A\d+)\b", cell)
     named = {name for attack in attacks for _, name in rows()[attack]}
     found = {name for name in smoke_tests() for number in faults if f"_F{number}_" in name}
-    paths = [f"{path}.py".replace(".py.py", ".py") for path in re.findall(r"\btests/[\w/]+(?:\.py)?", cell)]
+    paths = [f"{path}.py" for path in re.findall(r"\btests/[\w/]+", cell)]
     return bool(found or named & smoke_tests()) or any(
         path.startswith(PURE) or "mark.smoke" in (ROOT / path).read_text(encoding="utf-8")
         for path in paths
