@@ -1,4 +1,4 @@
-"""V9, K11: a hub that comes after another sends what is left two beats after the last pool has come back."""
+"""A hub that comes after another sends what is left two beats after the last pool has come back."""
 
 import time
 
