@@ -232,7 +232,7 @@ class FileJournal:
             try:
                 (count,) = database.execute("SELECT count(key) FROM entries").fetchone()
                 for key, value, crc in database.execute("SELECT key, value, crc FROM entries ORDER BY id"):
-                    if _crc(key, value) != crc:
+                    if not _is_whole(key, value, crc):
                         raise JournalRefused(self._damaged(f"the entry {key!r} was changed"))
                     if portion and (size + len(value) > PORTION_BYTES or len(portion) == PORTION_ENTRIES):
                         yield portion
@@ -416,6 +416,11 @@ class FileJournal:
             f"(with {self._log_path.name}) to begin with an empty journal; "
             "`sqlite3 FILE .recover` reads what is left"
         )
+
+
+def _is_whole(key: object, value: object, crc: object) -> bool:
+    """Return True if an entry is as it was written: of a damaged page SQLite may read any type, NULL too."""
+    return isinstance(key, bytes) and isinstance(value, bytes) and _crc(key, value) == crc
 
 
 def _crc(key: bytes, value: bytes) -> int:

@@ -150,7 +150,7 @@ def test_a_file_that_was_cut_off_is_refused_with_the_cure(path: Path, tmp_path: 
     whole = path.read_bytes()
     assert not path.with_name(f"{path.name}-wal").exists()
     copy = tmp_path / "copy"
-    for length in [0, 1, 99, 4096, *(chance.randrange(len(whole)) for _ in range(60))]:
+    for length in [0, 1, 99, 4096, *(chance.randrange(len(whole) - 4096) for _ in range(60))]:
         for leftover in tmp_path.glob("copy*"):
             leftover.unlink()
         copy.write_bytes(whole[:length])
@@ -159,6 +159,34 @@ def test_a_file_that_was_cut_off_is_refused_with_the_cure(path: Path, tmp_path: 
 
         assert found is None, length
         assert copy.exists()
+
+
+def test_a_file_that_was_cut_off_in_its_last_page_is_refused_or_has_lost_nothing(path: Path, tmp_path: Path):
+    """SQLite reads zeros in place of what is cut off there: its entries are NULL, if it has any."""
+    written(path, 40)
+    whole = path.read_bytes()
+    copy = tmp_path / "copy"
+    found = set()
+    for length in range(len(whole) - 4095, len(whole), 61):
+        for leftover in tmp_path.glob("copy*"):
+            leftover.unlink()
+        copy.write_bytes(whole[:length])
+
+        found.add(found_in(copy))
+
+    assert found == {None, 40}
+
+
+@pytest.mark.parametrize(
+    "change", ["key = NULL, value = NULL, crc = NULL", "value = NULL", "value = 'a'", "crc = 0"]
+)
+def test_an_entry_of_another_type_or_sum_is_refused_with_the_cure(path: Path, change: str):
+    """SQLite reads NULL from a row whose bytes have become zeros."""
+    written(path, 40)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE entries SET {change} WHERE id = (SELECT max(id) FROM entries)")
+
+    assert "move it away" in refusal(path)
 
 
 def test_a_file_that_was_cut_off_below_its_log_has_no_entry_that_was_never_written(
