@@ -437,7 +437,6 @@ class TaskFuture(Future[T]):
         return chunk_of(self._content, self._label, cast(Success, self._origin))
 
     def _error(self) -> BaseException:
-        """Return the error of a task that has ended badly."""
         failed = self._content.record(plain=self._run.spec.codec == SAFE)
         return self._blocked(failed) if failed.kind == DEPENDENCY else error_of(failed, self._label)
 

@@ -25,19 +25,15 @@ class NoTasks:
     memfd = False
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Return nothing."""
         return [], []
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Return nothing."""
         return [], []
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
-        """Return nothing."""
         return []
 
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Return nothing."""
         return [], []
 
     def accepted(self, seqs: Sequence[int]) -> None:

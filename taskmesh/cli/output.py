@@ -56,7 +56,6 @@ class Output:
         self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
-        """Print the error that ended the command."""
         if self.as_json:
             fields = {"type": type(error).__name__, "message": rendered(error, str), **(details or {})}
             self._say(sys.stdout, encoded({"error": fields}))

@@ -182,7 +182,6 @@ class WorkerCommand(TyperCommand):
     """The command `worker`: its option --only-registered takes all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the line."""
         return super().parse_args(ctx, spread(args, "--only-registered"))
 
 

@@ -19,7 +19,6 @@ SEQ_MASK = (1 << SEQ_BITS) - 1
 
 
 def task_id(client: int, seq: int) -> TaskId:
-    """Returns the id of a client's `seq`-th task."""
     return TaskId(client << SEQ_BITS | seq)
 
 
@@ -29,12 +28,10 @@ def house_of(epoch: int) -> ClientId:
 
 
 def client_of(task: int) -> ClientId:
-    """Returns the client's half of a task id."""
     return ClientId(task >> SEQ_BITS)
 
 
 def seq_of(task: int) -> int:
-    """Returns the counter's half of a task id."""
     return task & SEQ_MASK
 
 

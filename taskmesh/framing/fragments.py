@@ -81,7 +81,6 @@ class Cutter:
 
 
 def _pieces(frames: Sequence[Buffer], size: int) -> list[Buffer]:
-    """The frames, large ones in pieces."""
     made: list[Buffer] = []
     for frame in frames:
         if len(frame) <= size:

@@ -100,7 +100,6 @@ def _head(payload: Any) -> Any:
 
 
 def _beheaded(payload: Any, head: bytes) -> Any:
-    """The payload with another head."""
     return payload.with_head(head) if isinstance(payload, Blob) else head
 
 

@@ -43,7 +43,6 @@ def queues(machine: HubMachine) -> Queues:
 
 
 def hub_families(machine: HubMachine) -> list[Family]:
-    """Return a hub's metrics."""
     ledger, collector = machine.state.ledger, machine.collector
     return [
         *_queue_families(queues(machine)),

@@ -21,7 +21,6 @@ def drain_view(machine: PoolMachine) -> dict[str, object]:
 
 
 def running(machine: PoolMachine) -> int:
-    """Return the number of tasks that run in its slots."""
     return sum(slot.running() is not None for slot in machine.slots.values())
 
 
@@ -41,7 +40,6 @@ def startup(machine: PoolMachine) -> tuple[bool, str]:
 
 
 def pool_families(machine: PoolMachine) -> list[Family]:
-    """Return a pool's metrics."""
     pool = machine.config.pool
 
     def gauge(name: str, text: str, value: float) -> Family:

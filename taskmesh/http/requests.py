@@ -61,16 +61,13 @@ class LoopRequests:
 
     @property
     def deadline(self) -> float:
-        """The time of the next turn at the latest."""
         return self.turned + TURN
 
     @property
     def pending(self) -> bool:
-        """True if requests wait."""
         return bool(self.events)
 
     def turn(self, now: float) -> None:
-        """Answer the requests that wait."""
         self.turned = now
         while self.events:
             what, answered = self.events.popleft()

@@ -35,12 +35,10 @@ JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 def as_text(status: int, text: str) -> Reply:
-    """Return a reply of one line of text."""
     return status, TEXT, f"{text}\n".encode()
 
 
 def as_json(status: int, value: object) -> Reply:
-    """Return a reply of one value as JSON."""
     return status, JSON, json.dumps(value).encode() + b"\n"
 
 
@@ -66,7 +64,6 @@ class RequestHandler(BaseHTTPRequestHandler):
         )
 
     def do_HEAD(self) -> None:
-        """Serve as GET does, without the body."""
         self.do_GET()
 
     def do_POST(self) -> None:
@@ -226,7 +223,6 @@ class _Server(ThreadingHTTPServer):
         self._cut(*[request for request, until in list(self._open.items()) if now >= until])
 
     def cut_all(self) -> None:
-        """Cut every connection."""
         self._cut(*list(self._open))
 
     def _cut(self, *requests: Any) -> None:

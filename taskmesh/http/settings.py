@@ -33,7 +33,6 @@ class SideSettings:
 
     @property
     def loopback(self) -> bool:
-        """True if only this machine can reach it."""
         return is_loopback(self.host)
 
     def admits(self, authorization: str) -> bool:

@@ -37,7 +37,6 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_extension)
 
 
 def encode(entry: Entry) -> bytes:
-    """Return an entry's bytes."""
     return _ENCODER.encode(entry)
 
 

@@ -302,7 +302,6 @@ class FileJournal:
                 )  # `execute` frees one page
 
     def status(self) -> dict[str, object]:
-        """Counts entries and pages."""
         with self._told():
             database = self._attach()
             (entries,) = database.execute("SELECT count(key) FROM entries").fetchone()

@@ -87,13 +87,11 @@ class Changes:
         self.size += len(key) + len(value)
 
     def drop(self, key: bytes) -> None:
-        """Have the entry of a key go, if there is one."""
         self._forget(key)
         self.drops.add(key)
         self.size += len(key)
 
     def merge(self, later: Changes) -> None:
-        """Add the changes of a later transaction to these."""
         for key in later.drops:
             self.drop(key)
         for key, value in later.puts.items():

@@ -132,7 +132,6 @@ class JournalWriter:
     # --- the loop's thread --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def put(self, changes: Changes) -> int:

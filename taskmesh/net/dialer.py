@@ -30,9 +30,7 @@ class Sockets(Protocol):
         """
         ...
 
-    def connect(self, hub: Endpoints) -> None:
-        """Connect the open sockets."""
-        ...
+    def connect(self, hub: Endpoints) -> None: ...
 
     def close_sockets(self, linger_ms: int | None) -> None:
         """Close the open sockets; None for the linger of their profiles."""
@@ -92,12 +90,10 @@ class Dialer:
 
     @property
     def target(self) -> Target:
-        """The target that is dialled."""
         return self._targets[self._turn % len(self._targets)]
 
     @property
     def is_up(self) -> bool:
-        """True while there is a link."""
         return self._handshakes.is_up
 
     @property
@@ -106,7 +102,6 @@ class Dialer:
         return self._handshakes.rejection
 
     def options(self, profile: SocketOptions) -> SocketOptions:
-        """Return socket options with the keys for the present target."""
         return self.target.options(profile, self._pair)
 
     def start(self) -> None:
@@ -150,7 +145,6 @@ class Dialer:
         self._reopen()
 
     def close(self, linger_ms: int | None = None) -> None:
-        """Close the sockets."""
         self._handshakes.unwatch()
         if self._is_open:
             self._is_open = False

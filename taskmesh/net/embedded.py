@@ -58,11 +58,9 @@ class EmbeddedHubLinks:
         self._nested = nested
 
     def push(self, session: int, message: m.Tasks) -> None:
-        """Pass tasks to the pool."""
         self._for_pool.append(FromHub(message))
 
     def publish(self, pool: str, message: m.ToPool) -> None:
-        """Pass a control message to the pool."""
         self._for_pool.append(FromHub(message))
 
     def send_client(self, client: int, message: m.ToClient) -> None:

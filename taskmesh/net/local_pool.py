@@ -89,10 +89,8 @@ class LocalPool:
         loop.settle()
 
     def families(self) -> list[Family]:
-        """Return the pool's metrics."""
         return pool_families(self._pool.machine) if self._pool is not None else []
 
     def close(self) -> None:
-        """End the slots."""
         if self._pool is not None:
             self._pool.host.close(timeout=FAREWELL)

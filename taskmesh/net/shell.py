@@ -50,12 +50,10 @@ class Shell(Generic[MachineT]):
 
     @property
     def deadline(self) -> float:
-        """The machine's deadline."""
         return self.machine.deadline
 
     @property
     def pending(self) -> bool:
-        """True if events wait."""
         return bool(self.events)
 
     def turn(self, now: float) -> None:

@@ -114,7 +114,6 @@ class LockEvent:
                 self._lock.release()
 
     def clear(self) -> None:
-        """Clear the event."""
         self._lock.acquire(blocking=False)
 
     def wait(self, timeout: float | None) -> bool:
@@ -128,7 +127,6 @@ class Waiter(LockEvent):
     __slots__ = ()
 
     def __call__(self, future: object) -> None:
-        """Wake the waiting thread."""
         self._lock.release()
 
 
@@ -151,11 +149,9 @@ class LoneWaiter:
         self._poll.register(self._wake_up.fd, select.POLLIN)
 
     def __call__(self, future: object) -> None:
-        """Wake the waiting thread."""
         self._wake_up.set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait; return False after `timeout` seconds (None: for ever)."""
         poll = self._poll.poll
         if timeout is None:
             while not poll(1000 * LOOK_S):

@@ -146,7 +146,6 @@ class ForkServerSupervisor:
 
     @property
     def is_running(self) -> bool:
-        """True while there is a fork server."""
         return self._client is not None
 
     def fork(self, token: int, slot: int, fds: Sequence[int], keep: object) -> bool:
@@ -168,7 +167,6 @@ class ForkServerSupervisor:
         return self._client is not None
 
     def kill(self, token: int) -> None:
-        """Order a slot's death."""
         self._send(messages.KILL, messages.Kill(token))
 
     def stop(self) -> None:

@@ -16,13 +16,9 @@ from taskmesh.wire.runs import Spec
 class SubmittedTasks(Protocol):
     """The tasks that a task has submitted."""
 
-    def wait(self) -> None:
-        """Wait until all of them have ended."""
-        ...
+    def wait(self) -> None: ...
 
-    def cancel(self) -> None:
-        """Cancel those that have not ended."""
-        ...
+    def cancel(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,6 @@ def install(source: ContextSource | None) -> None:
 
 
 def in_slot() -> bool:
-    """Return True if this process is a slot."""
     return bool(_sources)
 
 

@@ -196,7 +196,6 @@ class OutboxReader:
         return records
 
     def close(self) -> None:
-        """Unmaps the memory."""
         self._memory.close()
 
 

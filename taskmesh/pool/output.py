@@ -50,7 +50,6 @@ class OutputTail:
         self._partial = dict.fromkeys(self.pipes, "")
 
     def close_slot_ends(self) -> None:
-        """Close the slot's ends here."""
         while self.slot_ends:
             os.close(self.slot_ends.pop())
 
@@ -69,12 +68,10 @@ class OutputTail:
         return text
 
     def text(self) -> str:
-        """Return the last lines."""
         lines = [*self._lines, *filter(None, self._partial.values())]
         return "\n".join(lines[-_LINES:])
 
     def close(self) -> None:
-        """Close every end."""
         self.close_slot_ends()
         for fd in self.pipes:
             os.close(fd)

@@ -30,13 +30,9 @@ class SupervisorLink(Protocol):
         """Send a message; wait until there is room for it."""
         ...
 
-    def ask(self, serial: int, *, lends: bool = True) -> messages.PermitReply:
-        """Ask for the way to the hub, and that another slot gets this one's permit; wait for the reply."""
-        ...
+    def ask(self, serial: int, *, lends: bool = True) -> messages.PermitReply: ...
 
-    def close(self) -> None:
-        """Close the descriptor."""
-        ...
+    def close(self) -> None: ...
 
 
 class ResultBatcher:
@@ -103,7 +99,6 @@ class ResultBatcher:
         return time.monotonic() - self._began
 
     def flush(self) -> None:
-        """Send everything."""
         if self._withheld is not None:
             self._send_progress(self._withheld)
         now = time.monotonic()
@@ -122,7 +117,6 @@ class ResultBatcher:
         self.due = now + FLUSH_AFTER
 
     def before_wait(self) -> None:
-        """Send everything, before a wait for work."""
         self.flush()
         self._waiting_since = time.monotonic()
 

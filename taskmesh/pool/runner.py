@@ -111,7 +111,6 @@ class TaskRunner:
         self._mend()
 
     def after_wait(self) -> None:
-        """Called when work has come."""
         if self._batcher.after_wait() > MOMENT:
             self._mended = False  # a thread that a task has left behind may have closed them since
 
@@ -275,7 +274,6 @@ class TaskRunner:
     # --- tasks ---
 
     def _one(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
-        """One call, from its payload to its result's."""
         if spec.codec not in (PICKLE, SAFE):
             encoded = payload.loads_encoded(data)
             self._stage = "exception"
@@ -321,8 +319,6 @@ class TaskRunner:
         return payload.dumps_chunk_result(values, failures, where=spec.name)
 
     def _limited(self, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function under the soft limit of each call."""
-
         def call(*args: Any) -> Any:
             self._limit.fired = False
             self._deadline = time.monotonic() + seconds
@@ -331,7 +327,6 @@ class TaskRunner:
         return call
 
     def _fail(self, stage: str, error: BaseException) -> None:
-        """Report that the running task has failed at this stage."""
         self._deepen()
         self._children.cancel()
         kind = self._kind(stage, error)

@@ -68,7 +68,6 @@ class SlotLink:
         self._kept: deque[Incoming] = deque()  # came while an answer was waited for
 
     def send_ready(self) -> None:
-        """Report that the slot is up."""
         send_all(self._sock, pack(messages.READY, _ENCODE(messages.Ready(os.getpid()))))
 
     def send(self, kind: int, message: FromSlot) -> None:
@@ -114,7 +113,6 @@ class SlotLink:
         return None
 
     def close(self) -> None:
-        """Close the socket."""
         self._sock.close()
 
 

@@ -177,7 +177,6 @@ class SlotHandle:
 
     @property
     def unsent(self) -> bool:
-        """True if anything waits for the slot."""
         return bool(self._backlog or self._outbound.queue)
 
     @property
@@ -231,7 +230,6 @@ class SlotHandle:
         return events
 
     def read_all(self) -> list[SlotSocketEvent]:
-        """Return everything that has come over the socket."""
         events: list[SlotSocketEvent] = []
         while self._read_into(events):
             pass

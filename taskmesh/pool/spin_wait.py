@@ -71,7 +71,6 @@ class SpinWait:
         return True
 
     def waited(self, seconds: float) -> None:
-        """Take note of how long a wait took."""
         if seconds <= self._short:
             self._trust = min(self._trust + 1, TRUST) if self._trust else COST
         elif self._trust < 0:

@@ -158,7 +158,6 @@ class SlotSupervisor:
             self._pump(handle)
 
     def reply(self, slot: int, reply: PermitReply) -> None:
-        """Reply to a slot's SlotAsked."""
         handle = self._handles.get(slot)
         if handle is not None:
             handle.reply(reply)

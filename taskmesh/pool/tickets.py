@@ -53,6 +53,5 @@ class TicketPipe:
         return size // TICKET.size
 
     def close(self) -> None:
-        """Close both ends."""
         os.close(self.reader)
         os.close(self._writer)

@@ -87,7 +87,6 @@ class Authorization:
                 self._owners.popitem(last=False)
 
     def clients_of(self, users: frozenset[str]) -> list[int]:
-        """Return the client sessions of these users."""
         return [client for client, user in self._owners.items() if user in users]
 
     # --- pools ----------------------------------------------------------------------------------------------
@@ -145,7 +144,6 @@ class Authorization:
         return True
 
     def closed(self, session: int) -> None:
-        """Take note that a session is over."""
         known = self._passes.pop(session, None)
         if known is not None:
             if self._sessions.get(known) == session:
@@ -155,5 +153,4 @@ class Authorization:
                 self._former.popitem(last=False)
 
     def sessions_of(self, users: frozenset[str]) -> list[int]:
-        """Return the pool sessions of these users."""
         return [session for session, known in self._passes.items() if known.user in users]

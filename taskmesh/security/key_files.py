@@ -30,7 +30,6 @@ class KeysOutOfReach(KeysUnusable):
 
 
 def unreadable(path: Path, error: OSError) -> KeysUnusable:
-    """Return the error for a file that could not be read."""
     kind = KeysOutOfReach if error.errno in SHORTAGES else KeysUnusable
     return kind(f"{path}: {error.strerror}")
 

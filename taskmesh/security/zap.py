@@ -69,7 +69,6 @@ class ZapHandler:
         loop.watch(self._socket.raw, self._answer)
 
     def curve(self, domain: str) -> CurveServer:
-        """Return the CURVE options of a socket of the hub."""
         return CurveServer(self._pair.secret, domain)
 
     def open_lane(self, session: int, key: bytes) -> CurveServer:
@@ -83,18 +82,15 @@ class ZapHandler:
         self._lanes.pop(f"{LANE}{session}", None)
 
     def knows(self, user: str) -> bool:
-        """Return True if a user is authorized."""
         return user in self._users
 
     # --- timer of the loop ----------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float:
-        """The time of the next check of the authorized keys."""
         return self._check_at
 
     def turn(self, now: float) -> None:
-        """Check the authorized keys."""
         self._check_at = now + CHECK
         self._checks = CHECKS
         self._check()
@@ -150,6 +146,5 @@ class ZapHandler:
         self._peer_errors.add("keys.denied", fields)
 
     def close(self) -> None:
-        """Close the socket."""
         self._loop.unwatch(self._socket.raw)
         self._socket.close()

@@ -142,7 +142,6 @@ class _Dumped:
         return self.of(objects) and all(fingerprint.unchanged() for fingerprint in self._fingerprints)
 
     def of(self, objects: list[Any]) -> bool:
-        """Return whether these are the classes."""
         return all(ref() is obj for ref, obj in zip(self._refs, objects, strict=True))
 
 

@@ -175,7 +175,6 @@ def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
 
 
 def _state(exc: BaseException) -> dict[str, Any]:
-    """All attributes of an exception."""
     filled = {name: getattr(exc, name) for name, _ in _slots(type(exc)) if hasattr(exc, name)}
     return {**filled, **vars(exc)} if filled else vars(exc)
 

@@ -89,14 +89,12 @@ class _Crowd:
         return True
 
     def is_full(self) -> bool:
-        """Return True if there are as many mappings as may be."""
         if len(self._mappings) >= MAX_MAPPED:
             # Counted anew: a time limit that struck in the set's own callback has left what is gone in it.
             self._mappings = weakref.WeakSet(self._mappings)
         return len(self._mappings) >= MAX_MAPPED
 
     def mapped(self, mapping: Mapping) -> None:
-        """Another file has been mapped."""
         self._mappings.add(mapping)
         self._latest.append(weakref.ref(mapping))
 
@@ -208,7 +206,6 @@ class Blob:
 
     @property
     def head(self) -> Buffer:
-        """The first part."""
         pieces = self._pieces
         return self.parts[0] if pieces is None else _joined(pieces[0])
 

@@ -352,7 +352,6 @@ class _Spare:
         return File(self.fd, False, 0, self._owner, _forks[0], self._identity, self._uses, memory)
 
     def close(self) -> None:
-        """Closes it, if it is still there."""
         if self._identity == _identity(self.fd):
             os.close(self.fd)
 

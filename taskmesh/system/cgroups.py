@@ -141,7 +141,6 @@ class LimitedMemory:
         self._groups = [group for limit, group in memory_limits() if limit < most]
 
     def __bool__(self) -> bool:
-        """Return True if there is a limit."""
         return bool(self._groups)
 
     def least_left(self) -> tuple[int, int]:

@@ -49,13 +49,9 @@ class Part(Timed, Protocol):
 class Poller(Protocol):
     """select.poll, or zmq.Poller where ZeroMQ sockets are among the sources."""
 
-    def register(self, source: Any, flags: int, /) -> Any:
-        """Watch a source for readiness."""
-        ...
+    def register(self, source: Any, flags: int, /) -> Any: ...
 
-    def unregister(self, source: Any, /) -> Any:
-        """Stop watching it."""
-        ...
+    def unregister(self, source: Any, /) -> Any: ...
 
     def poll(self, timeout: Any = None, /) -> list[tuple[Any, int]]:
         """Wait for at most `timeout` milliseconds; return the sources that are ready, with their flags."""
@@ -128,7 +124,6 @@ class Loop:
         self._register(source)
 
     def unwatch(self, source: Any) -> None:
-        """Forget a source's reader."""
         if self._readers.pop(source, None) is not None:
             self._register(source)
 
@@ -138,7 +133,6 @@ class Loop:
         self._register(source)
 
     def unwatch_write(self, source: Any) -> None:
-        """Forget a source's writer."""
         if self._writers.pop(source, None) is not None:
             self._register(source)
 

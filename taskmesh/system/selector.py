@@ -67,6 +67,5 @@ class CallbackSelector:
         self.on_wakeup()
 
     def close(self) -> None:
-        """Close our own descriptors."""
         self._epoll.close()
         self.wakeup.close()

@@ -57,7 +57,6 @@ class StopRequest:
             wakeup.close()
 
     def turn_until_asked(self) -> None:
-        """Turn the loop until a signal comes or the parent is gone."""
         while not self.asked and not self.parent_gone:
             self._loop.turn()
 

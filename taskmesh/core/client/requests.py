@@ -59,5 +59,4 @@ class PendingRequests:
                 del self._pending[number]
 
     def answered(self, number: int) -> None:
-        """A request need not be asked again."""
         self._pending.pop(number, None)

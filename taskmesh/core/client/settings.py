@@ -60,8 +60,7 @@ class UnresolvedTasks(Protocol):
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Returns every unresolved task that was drained before, to submit again; runs say `again`."""
 
-    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
-        """Returns specs by number."""
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]: ...
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         """Returns outcomes of those of these tasks that have ended and that unresolved tasks depend on."""

@@ -48,25 +48,21 @@ class OpenSink:
 
     @property
     def deadline(self) -> float:
-        """The time at which something is to be sent."""
         return min(self._alive_at, self._reports.deadline(RESEND_AFTER))
 
     def begin(self, generation: int, now: float) -> list[SinkReport]:
-        """Begin anew; return the report that says so."""
         self.generation = generation
         self._reports.restart(1)
         self._deliveries.restart()
         return self.report([], now)
 
     def report(self, acked: list[tuple[int, int]], now: float) -> list[SinkReport]:
-        """Return the next report."""
         message = self._message(self._reports.next, acked)
         self._reports.append(message, 16 * len(acked) + 32, now, sent=True)
         self._alive_at = now + ALIVE
         return [message]
 
     def told(self, reports: int, now: float) -> None:
-        """The hub has these reports."""
         self._reports.acknowledge(reports, now)
 
     def take(self, number: int) -> bool:
@@ -81,7 +77,6 @@ class OpenSink:
         return [self.alive(now)] if now >= self._alive_at else []
 
     def alive(self, now: float) -> SinkReport:
-        """Return a report of what has arrived."""
         self._alive_at = now + ALIVE
         return self._message(0, [])
 
@@ -98,7 +93,6 @@ class OpenSinks:
         self._generation = 0
 
     def __bool__(self) -> bool:
-        """Return True if any is open."""
         return bool(self._sinks)
 
     @property
@@ -107,7 +101,6 @@ class OpenSinks:
         return min((sink.deadline for sink in self._sinks.values()), default=math.inf)
 
     def open(self, name: str, credit: int, now: float, *, linked: bool) -> list[ClientAction]:
-        """Take from a sink."""
         sink = self._sinks[name] = OpenSink(name, credit)
         return self._begin(sink, now) if linked else []
 
@@ -141,7 +134,6 @@ class OpenSinks:
         return [action for sink in self._sinks.values() for action in self._begin(sink, now)]
 
     def on_message(self, message: SinkDeliver | SinkTold, now: float) -> list[ClientAction]:
-        """Take in a delivery, or the answer to a report."""
         sink = self._sinks.get(message.sink)
         if sink is None or message.generation != sink.generation:
             return []
@@ -161,7 +153,6 @@ class OpenSinks:
         return [*told, Send(sink.alive(now))]
 
     def on_time(self, now: float) -> list[ClientAction]:
-        """Send what is due."""
         return [action for sink in self._sinks.values() for action in _sent(sink.due(now))]
 
 

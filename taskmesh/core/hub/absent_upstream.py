@@ -56,11 +56,9 @@ class SetAside:
         self._until = 0.0
 
     def wait_from(self, now: float, lease: float) -> None:
-        """Wait for clients from now on."""
         self._until = now + LEASES * lease
 
     def are_due(self, now: float) -> bool:
-        """Return True if there are tasks that have waited long enough."""
         return bool(self.tasks) and now >= self._until
 
     def split(self, chunk: JournalChunk, run: Run, spec: SpecEntry) -> Run:

@@ -225,7 +225,6 @@ class LimitedLineup:
         return sum(part.size for part in self.parts.values())
 
     def part(self, key: str) -> PartLineup:
-        """Return the lineup of a key."""
         found = self.parts.get(key)
         if found is None:
             counters = self._backlog.limits.of(self.route[2], key, keyed=True)
@@ -275,7 +274,6 @@ class LimitedLineup:
         self.show()
 
     def show(self) -> None:
-        """Stand in the rotation, unless it waits for a counter."""
         if self.waits_for is None and self.turns:
             self._backlog.show(self)
 
@@ -288,7 +286,6 @@ class LimitedLineup:
         self.turns = deque(part for part in self.turns if part.turns)
 
     def _drop(self, part: PartLineup) -> None:
-        """Forget a key of which no task waits."""
         del self.parts[part.part]
         self._backlog.limits.without(part.counters, part)
         if not self.parts:
@@ -325,7 +322,6 @@ class Backlog:
 
     @property
     def queues(self) -> Collection[str]:
-        """The queues of `routes`."""
         return self._of_queue.keys()
 
     def lineups(self, queues: Iterable[str] | None = None) -> list[AnyLineup]:
@@ -377,13 +373,11 @@ class Backlog:
             self._leave(lineup)
 
     def show(self, lineup: LimitedLineup) -> None:
-        """Have a lineup of a limited route stand in the rotation."""
         if not lineup.is_shown:
             lineup.is_shown = True
             self._priorities(lineup.route)[lineup.priority] = lineup
 
     def hide(self, lineup: LimitedLineup) -> None:
-        """Have it stand aside."""
         if lineup.is_shown:
             lineup.is_shown = False
             self._leave(lineup)
@@ -395,7 +389,6 @@ class Backlog:
         self.limits.without(lineup.counters, lineup)
 
     def _leave(self, lineup: AnyLineup) -> None:
-        """Take a lineup out of the rotation."""
         route = lineup.route
         priorities = self.routes[route]
         del priorities[lineup.priority]
@@ -450,7 +443,6 @@ class Backlog:
         return cast("Lineup", lineup)
 
     def _part(self, route: Route, priority: int, part: str) -> Lineup:
-        """Return the lineup of a key of a limited route."""
         lineup = self.limited.get((route, priority))
         if lineup is None:
             self._places += 1

@@ -99,7 +99,6 @@ class Clients:
         session.present = session.linked = False
 
     def _open(self, client: int, user: str, name: str, now: float) -> ClientSession:
-        """Open the session of a client, and its account."""
         session = self._hub.clients[client] = ClientSession(client, self._config.epoch, now, user)
         self._opened += 1
         session.number = self._opened

@@ -43,7 +43,6 @@ class DeadLetters:
         self._size = 0
 
     def view(self) -> dict[str, int]:
-        """Return the counts in plain data."""
         return {"letters": len(self.letters), "bytes": self._size, "evicted": self.evicted}
 
     def add(self, record: TaskRecord, failed: Failed, wall: float, user: str, client: str) -> None:
@@ -84,7 +83,6 @@ class DeadLetters:
             self.drop(task)
 
     def sweep(self, wall: float) -> None:
-        """Forget letters whose time is over."""
         while self.letters:
             task, letter = next(iter(self.letters.items()))
             if letter.at + LIFETIME > wall:
@@ -92,12 +90,10 @@ class DeadLetters:
             self.drop(task)
 
     def rewrite(self) -> None:
-        """Have all letters written again."""
         for task in self.letters:
             self._write(task)
 
     def restore(self, entries: Mapping[int, JournalLetter]) -> None:
-        """Take in the letters of a journal."""
         for task, letter in sorted(entries.items(), key=lambda entry: entry[1].at):
             self._insert(task, letter)
 
@@ -110,7 +106,6 @@ class DeadLetters:
             self._journal.put(LETTER, task, self.letters[task])
 
     def drop(self, task: int) -> None:
-        """Forget a letter, if there is one."""
         letter = self.letters.pop(task, None)
         if letter is None:
             return

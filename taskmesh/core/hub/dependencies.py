@@ -138,7 +138,6 @@ class Dependencies:
                     held.holders += 1
 
     def held_for(self, client: int, runs: Iterable[Run]) -> list[Value]:
-        """Return the outcomes that are held here and that these runs of a client depend on."""
         seqs = {seq for run in runs for edges in (*run.needs, *run.after) for seq in edges}
         found = [self.values.get(client << SEQ_BITS | seq) for seq in sorted(seqs)]
         return [held.value for held in found if held is not None]

@@ -53,7 +53,6 @@ class RecentFailures:
 
 
 def in_words(failure: Failed) -> str:
-    """Return a failure's exception in one line."""
     return f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
 
 

@@ -67,11 +67,9 @@ class ChunkBook:
 
     @property
     def is_over(self) -> bool:
-        """True if all of its tasks are."""
         return len(self.over) == len(self._members)
 
     def ends(self) -> Ends:
-        """Return the entry of the tasks that are over."""
         return Ends(sorted(self.over))
 
 
@@ -100,7 +98,6 @@ class ClientBook:
         return bool(self.chunks or self.strays)
 
     def add(self, chunk: ChunkBook) -> None:
-        """Note a chunk."""
         for edges in chunk.edges.values():
             self.needed.update(edges)
         first, last = chunk.seqs[0], chunk.seqs[-1]
@@ -158,7 +155,6 @@ class Journal(JournalEntries):
         self._unused: set[str] = set()  # entries that are to go once their tasks are known to be over
 
     def __len__(self) -> int:
-        """Return the number of chunks."""
         strays = {chunk.number for book in self._clients.values() for chunk in book.strays.values()}
         return len(strays) + sum(len(book.chunks) for book in self._clients.values())
 
@@ -398,7 +394,6 @@ def _task_key(kind: str, client: int, seq: int) -> str:
 
 
 def without(run: Run, seqs: Set[int]) -> Run:
-    """Return a run without some of its tasks."""
     at = [index for index, seq in enumerate(run.seqs) if seq not in seqs]
     lists = {
         name: [values[index] for index in at]

@@ -25,7 +25,6 @@ class JournalEntries:
 
     @property
     def upcoming(self) -> int:
-        """The number that the changes will have."""
         return self.number + 1
 
     def take(self) -> tuple[int, dict[str, Entry | None], bool]:
@@ -45,5 +44,4 @@ class JournalEntries:
 
 
 def number_of(*names: str) -> int:
-    """Return the number of an entry that has names."""
     return int.from_bytes(blake2b("\0".join(names).encode(), digest_size=16).digest(), "big")

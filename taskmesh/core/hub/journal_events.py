@@ -61,7 +61,6 @@ class JournalEvents:
         return self._hub.clock_offset or 0.0
 
     def on_event(self, event: ev.JournalRead | ev.JournalWritten | ev.JournalTold, now: float) -> None:
-        """Take in an event."""
         match event:
             case ev.JournalWritten(number=number):
                 self._on_written(number)
@@ -85,7 +84,6 @@ class JournalEvents:
             self._hub.send(client, answer)
 
     def sweep(self) -> None:
-        """Write down what is written now and then."""
         self._journal.sweep()
         self._submissions.sweep(self._hub.now)
         self._limits.write(self._offset)

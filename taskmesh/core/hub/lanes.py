@@ -275,7 +275,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self.move(LaneCause.PAUSE if verb == "pause" else LaneCause.DRAIN)
 
     def serves(self, route: Route) -> bool:
-        """Returns True if the pool serves the queue and has the tags."""
         return route[0] in self.queues and route[1] <= self.tags
 
     def may_take(self, entry: SpecEntry) -> bool:
@@ -286,13 +285,11 @@ class Lane(StateMachine[LaneState, LaneCause]):
     # --- what it holds ------------------------------------------------------------------------------------
 
     def hold(self, records: list[TaskRecord]) -> None:
-        """Notes tasks that this session has now."""
         for record in records:
             self.charge(record.spec.number, 1)
         self.remember(records)
 
     def charge(self, number: int, count: int) -> None:
-        """Notes `count` more tasks of a spec as outstanding."""
         self.outstanding += count
         self.counts[number] = self.counts.get(number, 0) + count
 
@@ -320,7 +317,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self.counts.pop(number, None)
 
     def held(self) -> list[TaskRecord]:
-        """Returns the tasks that this session holds."""
         session = self.session
         seen: set[int] = set()
         found = []

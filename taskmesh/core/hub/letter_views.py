@@ -80,7 +80,6 @@ def _unknown(text: str) -> str:
 
 
 def _row(task: str, letter: JournalLetter) -> dict[str, Any]:
-    """Return a row about a letter in plain data."""
     end = letter.failed
     return {
         "task_id": task,
@@ -93,7 +92,6 @@ def _row(task: str, letter: JournalLetter) -> dict[str, Any]:
 
 
 def _details(task: str, letter: JournalLetter) -> dict[str, Any]:
-    """Return all about a letter in plain data."""
     end = letter.failed
     return {
         **_row(task, letter),

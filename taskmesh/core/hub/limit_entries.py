@@ -58,7 +58,6 @@ class LimitEntries:
             self._written.discard(key)
 
     def rewrite(self) -> None:
-        """Have all of it written again."""
         self._rules = {}
         self._started.update(self._limits.counters)
 

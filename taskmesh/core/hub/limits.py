@@ -127,7 +127,6 @@ class Window:
 
     @property
     def empty_at(self) -> float:
-        """The time at which no start is in the window."""
         return self._log[-1][0] + self.seconds if self._log else 0.0
 
 
@@ -165,7 +164,6 @@ class LimitCounter:
         self._next = 0.0
 
     def has_room(self, now: float) -> bool:
-        """Return True if one more task may start."""
         window = self.window
         if window is None:
             return len(self.holders) < self.rule.count
@@ -180,7 +178,6 @@ class LimitCounter:
         return max(window.room_at(count) if window.count >= count else 0.0, self._next)
 
     def start(self, task: int, now: float) -> None:
-        """Take in a push."""
         self.holders[task] = now
         if self.window is not None:
             self.window.add(now)
@@ -227,7 +224,6 @@ class LimitCounter:
 
     @property
     def is_idle(self) -> bool:
-        """True if no lineup asks it and no task holds it."""
         return not (self.lineups or self.holders)
 
 
@@ -345,7 +341,6 @@ class Limits:
         return None
 
     def wait(self, lineup: Closable, counter: LimitCounter) -> None:
-        """Have a lineup wait for a counter that is full."""
         counter.waiting[lineup] = None
         when = counter.room_at()
         if when < math.inf and not (counter.opens_at and counter.opens_at <= when):
@@ -408,7 +403,6 @@ class Limits:
 
     @property
     def deadline(self) -> float:
-        """The time at which `reopen` has something to do."""
         return self._timers[0][0] if self._timers else math.inf
 
     def pass_to(self, now: float) -> None:

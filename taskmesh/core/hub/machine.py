@@ -94,7 +94,6 @@ class HubMachine:
     # --- the machine contract -----------------------------------------------------------------------------
 
     def handle(self, event: object, now: float) -> list[HubAction]:
-        """Takes in one event; returns what is to be done, in order."""
         state = self.state
         gap = now - state.now
         if gap > self.config.stall:
@@ -132,7 +131,6 @@ class HubMachine:
 
     @property
     def deadline(self) -> float:
-        """The latest time at which a Tick is due."""
         state = self.state
         now = state.now
         if self.cancellations.pending or state.dependencies.settled:
@@ -183,7 +181,6 @@ class HubMachine:
         self._write()
 
     def _write(self) -> None:
-        """Has written what another hub is to know."""
         state = self.state
         journal = state.journal
         if journal is not None and (journal.changes or journal.is_whole):
@@ -197,14 +194,12 @@ class HubMachine:
             self.schedules.fire()
 
     def _pass_limits(self, now: float) -> None:
-        """Lets tasks go whose limits have room now."""
         limits = self.state.ledger.limits
         limits.pass_to(now)
         if limits.recovers and self.state.recovery.is_over(now):
             limits.recovered()
 
     def _recall(self, recalls: list[tuple[Lane, int]]) -> None:
-        """Asks pools for unstarted tasks."""
         epoch = self.config.epoch
         for lane, count in recalls:
             self.state.publish(lane.pool, m.Recall(epoch, lane.session, count))
@@ -337,7 +332,6 @@ class HubMachine:
                 assert_never(message)
 
     def _on_request(self, client: int, request: Request, user: str, now: float) -> None:
-        """A client or an operator asks for an answer."""
         answer: m.Answer | None = None
         match request:
             case m.Query():
@@ -453,7 +447,6 @@ class HubMachine:
     # --- views --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
-        """A view in plain data: counts by state, pools, clients."""
         return self.views.status(self.state.now)
 
     def check(self) -> None:

@@ -96,7 +96,6 @@ class ResultCache:
         return len(self._kept)
 
     def view(self) -> dict[str, int]:
-        """Return the counts in plain data."""
         return {"outcomes": len(self._kept), "bytes": self.size, "evicted": self.evicted}
 
     def keep(
@@ -145,7 +144,6 @@ class ResultCache:
         self._put(cached, wall + first.until - now)
 
     def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
-        """Take in an entry of the journal."""
         self._next = max(self._next, number + 1)
         outcome = entry.done or entry.failed
         left = entry.until - wall
@@ -157,7 +155,6 @@ class ResultCache:
         self._insert(CachedOutcome(number, now + left, outcome, key, tasks, entry.user))
 
     def rewrite(self, now: float, *, wall: float) -> None:
-        """Have all outcomes written again."""
         for cached in self._kept.values():
             self._write(cached, wall + cached.until - now)
 
@@ -187,12 +184,10 @@ class ResultCache:
             heapq.heapify(self._ends)
 
     def find(self, key: Key, now: float) -> Outcome | None:
-        """Return the outcome that is kept for a key, or None."""
         cached = self._by_key.get(key)
         return cached.outcome if cached is not None and cached.until > now else None
 
     def of_task(self, task: int, now: float) -> CachedOutcome | None:
-        """Return what is kept of a task, or None."""
         cached = self._by_task.get(task)
         return cached if cached is not None and cached.until > now else None
 

@@ -57,7 +57,6 @@ class ScheduleRecord:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.declaration.name
 
     def alive(self) -> list[TaskRecord]:
@@ -71,11 +70,9 @@ class ScheduleRecord:
         return self.living
 
     def written(self) -> JournalSchedule:
-        """Return its entry in a journal."""
         return JournalSchedule(self.declaration, self.user, self.paused)
 
     def cursor_entry(self) -> JournalCursor:
-        """Return the entry of how far it is."""
         return JournalCursor(self.cursor, dict(self.counts))
 
     def restore(self, entry: JournalSchedule, cursor: JournalCursor | None) -> None:
@@ -90,7 +87,6 @@ class ScheduleRecord:
         return len(self.declaration.payload) + self.entry.size
 
     def view(self) -> dict[str, Any]:
-        """Return it in plain data."""
         timing, alive, counts = self.declaration.timing, self.alive(), self.counts
         return {
             "schedule": self.name,
@@ -111,6 +107,5 @@ class ScheduleRecord:
 
 
 def when_of(declaration: Declaration) -> str:
-    """Return the times of a schedule, for people."""
     timing = declaration.timing
     return timing.cron or f"every {timing.period:g} s"

@@ -132,7 +132,6 @@ class Schedules:
         return due.next == when and self.records.get(due.name) is due
 
     def _plan(self, schedule: ScheduleRecord) -> None:
-        """Find a schedule's next tick."""
         wall = self._hub.wall
         if schedule.cursor - wall >= CORRECTION:
             schedule.cursor = wall
@@ -243,7 +242,6 @@ class Schedules:
             self._ledger.requeue(record)
 
     def _put(self, schedule: ScheduleRecord) -> None:
-        """Have a schedule written."""
         journal = self._hub.journal
         if journal is not None and schedule.declaration.spec.durable is not False:
             journal.put_named(SCHEDULE, (schedule.name,), schedule.written())
@@ -255,12 +253,10 @@ class Schedules:
             journal.put_named(CURSOR, (schedule.name,), schedule.cursor_entry())
 
     def rewrite(self) -> None:
-        """Have all schedules written again."""
         for schedule in self.records.values():
             self._put(schedule)
 
     def restore(self, entries: Mapping[int, JournalSchedule], cursors: Mapping[int, JournalCursor]) -> None:
-        """Take in the schedules of a journal, by the numbers of their entries."""
         for number, entry in entries.items():
             try:
                 schedule = self._add(entry.declaration)

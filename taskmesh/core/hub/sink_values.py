@@ -124,5 +124,4 @@ class SinkValues:
 
 
 def _is_of(last: TaskRecord, record: TaskRecord) -> bool:
-    """Return True if two values are of one client and spec."""
     return last.spec is record.spec and last.id >> SEQ_BITS == record.id >> SEQ_BITS

@@ -121,7 +121,6 @@ class SinkQueue:
         self.given_up: set[tuple[int, int]] = set()
 
     def put(self, name: str, outcome: Ended) -> None:
-        """Take an outcome in."""
         self.waiting.append((name, outcome))
         self.count += _count(outcome)
         self.size += size_of_ended(outcome)
@@ -230,7 +229,6 @@ class Sinks:
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def put(self, sink: str, name: str, outcome: Ended) -> None:
-        """Take in outcomes of tasks of this name."""
         self._sink(sink).put(name, outcome)
         self.ends.setdefault(outcome.client, {}).update(dict.fromkeys(_seqs(outcome), _bare(outcome)))
         self._changed(sink)
@@ -268,7 +266,6 @@ class Sinks:
         return ended, SinkTold(sink.name, report.generation, consumer.reports.to)
 
     def _may_open(self, client: int) -> bool:
-        """Return True if a client may take from one sink more."""
         return sum(client in sink.consumers for sink in self.sinks.values()) < MOST_SINKS
 
     def _settle(self, ended: list[Ended]) -> None:
@@ -292,7 +289,6 @@ class Sinks:
         return self._config.result_bytes // (others + 1) - (sink.size if sink is not None else 0)
 
     def is_empty(self, name: str) -> bool:
-        """Return True if a sink holds nothing."""
         sink = self.sinks.get(name)
         return sink is None or not sink.size
 
@@ -315,7 +311,6 @@ class Sinks:
             self._changed(name)
 
     def deliveries(self, now: float) -> list[SendClient]:
-        """Return what may be sent now."""
         sends = []
         for name in self.news:
             sink = self.sinks.get(name)
@@ -344,7 +339,6 @@ class Sinks:
                 consumer.heard += gap
 
     def view(self) -> list[dict[str, Any]]:
-        """Return the sinks as people see them."""
         return [
             {
                 "sink": sink.name,
@@ -432,7 +426,6 @@ def _grouped(held: Iterable[Unacknowledged]) -> list[list[Unacknowledged]]:
 
 
 def _part(group: list[Unacknowledged]) -> Ended:
-    """Return these outcomes of one run."""
     outcome = group[0].outcome
     if isinstance(outcome, Failed) or len(group) == len(outcome.seqs):
         return outcome

@@ -127,7 +127,6 @@ class HubState:
             self.serving.setdefault(queue, {})[lane.session] = lane
 
     def end_lane(self, lane: Lane) -> None:
-        """Forgets a lane."""
         del self.lanes[lane.session]
         for queue in lane.queues:
             others = self.serving[queue]
@@ -136,7 +135,6 @@ class HubState:
                 del self.serving[queue]
 
     def send(self, client: int, message: ToClient) -> None:
-        """Sends a message to a client."""
         self.out.append(SendClient(client, message))
 
     def publish(self, pool: str, message: ToPool) -> None:

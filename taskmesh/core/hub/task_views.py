@@ -38,7 +38,6 @@ class TaskViews:
         self._collector = collector
 
     def tasks(self, state: str, limit: int) -> list[dict[str, Any]]:
-        """Tasks on their way, all or those in one state."""
         wanted = {known.name.lower(): known for known in ON_ITS_WAY}
         name = state.lower()
         if name and name not in wanted:
@@ -68,7 +67,6 @@ class TaskViews:
         return (record for record in records if record.state is state)
 
     def task(self, text: str, now: float) -> dict[str, Any]:
-        """One task with what it waits for."""
         task = self.parse(text)
         record = self._ledger.tasks.get(task)
         if record is None:

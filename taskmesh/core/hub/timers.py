@@ -25,18 +25,15 @@ class Timers:
 
     @property
     def deadline(self) -> float | None:
-        """The time at which the next timer fires."""
         return self.heap[0][0] if self.heap else None
 
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
-        """Sets a timer."""
         self._count += 1
         if len(self.heap) >= self._limit:
             self._drop_finished()
         heapq.heappush(self.heap, (when, self._count, record, cause))
 
     def pop(self) -> tuple[float, TaskRecord, Cause]:
-        """Takes the next timer."""
         when, _, record, cause = heapq.heappop(self.heap)
         return when, record, cause
 

@@ -303,7 +303,6 @@ class Ventilator:
         return self._push_one(lane, record, now)
 
     def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> PushTasks:
-        """One task in a message of its own."""
         task, entry = record.id, record.spec
         run = LaneRun(
             entry.number,

@@ -103,7 +103,6 @@ class Views:
         return schedule
 
     def _of_schedules(self, what: str, name: str, limit: int) -> list[Any]:
-        """Return the schedules, or the next ticks of one."""
         if what == "ticks":
             coming = self._schedules.coming(self._schedule(name), min(limit, MOST_TICKS))
             return [text_of_tick(tick) for tick in coming]
@@ -222,7 +221,6 @@ class Views:
     # --- commands -----------------------------------------------------------------------------------------
 
     def obey(self, command: m.Command, now: float) -> m.Answer:
-        """Carries an operator's command out; returns the answer."""
         try:
             if command.verb in CANCELS:
                 return m.Answer(command.number, self._cancel(command.verb, command.target))
@@ -265,7 +263,6 @@ class Views:
         return told
 
     def _meant(self, command: m.Command) -> list[Lane]:
-        """The pools that a command is for."""
         if command.verb == "scale-in":
             return self._idlest(command.target)
         if command.verb in COMMANDS:
@@ -353,12 +350,10 @@ def at_work(lane: Lane) -> int:
 
 
 def pools_named(lanes: Iterable[Lane]) -> str:
-    """Their names in a sentence."""
     return ", ".join(sorted(lane.pool for lane in lanes)) or "none"
 
 
 def pool_view(lane: Lane, now: float) -> dict[str, Any]:
-    """One pool in plain data."""
     return {
         "pool": lane.pool,
         "session": lane.session,

@@ -51,7 +51,6 @@ class Permits:
 
     @property
     def lent(self) -> int:
-        """Number of permits that are lent."""
         return sum(slot.parent is not None for slot in self._slots.values())
 
     def lend(self, slot: Slot, serial: int) -> bool:
@@ -78,7 +77,6 @@ class Permits:
         return True
 
     def exited(self, slot: Slot) -> None:
-        """A slot's process is gone."""
         self._changed |= slot.parent is not None or slot.spare_since is not None
         slot.lend(None)
 

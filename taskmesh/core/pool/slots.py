@@ -101,7 +101,6 @@ class Piece:
         return tail
 
     def part(self) -> LaneRun:
-        """Returns the tasks as a lane run, for the slot."""
         run = self.run
         if self.low == 0 and self.high == len(run.seqs):
             return run
@@ -253,7 +252,6 @@ class HandedTasks:
             del self.work[spec]
 
     def learn(self, number: int, spec: Spec) -> None:
-        """Notes a spec as known to it."""
         self.specs[number] = size = len(spec.function)
         self.spec_bytes += size
 
@@ -332,12 +330,10 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
 
     @property
     def idle(self) -> bool:
-        """True if it is up and has nothing to do."""
         return not self.count and self.takes_work
 
     @property
     def wants_start(self) -> bool:
-        """True if it has no process, but a permit."""
         return self.state is SlotState.DOWN and self.spare_since is None
 
     @property
@@ -398,7 +394,6 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
     # --- its permit ---------------------------------------------------------------------------------------
 
     def asked(self) -> None:
-        """A task of its process wants to submit tasks."""
         self.has_submitted = True
 
     def lend(self, parent: int | None) -> None:
@@ -457,7 +452,6 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         return taken
 
     def peek(self) -> None:
-        """Its outbox is being read."""
         self.peeked = True
 
     def finished(self, results: SlotResults, worker: str, now: float) -> tuple[list[DoneRun], list[Failed]]:
@@ -473,7 +467,6 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
 
 
 def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
-    """Return the text for people about a slot's end."""
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
     how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"

@@ -24,7 +24,6 @@ class Values:
         return len(self._held)
 
     def add(self, client: int, values: Iterable[Value]) -> None:
-        """Take in the outcomes that came with a run of a client's tasks."""
         for value in values:
             self._held[client, value.seq] = value
 

@@ -224,7 +224,6 @@ class SubmitPort:
             self._shell.opened.set()
 
     def _send(self, action: Send) -> None:
-        """Send a message to the hub."""
         raise NotImplementedError
 
     def _reconnect(self, action: Reconnect) -> None:

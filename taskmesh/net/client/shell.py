@@ -64,9 +64,7 @@ class OpenTasks(Protocol):
         """Resolve tasks that have ended; skip tasks that are unknown, cancelled or resolved already."""
         ...
 
-    def notice(self, progress: list[Progress]) -> None:
-        """Take in news of running tasks."""
-        ...
+    def notice(self, progress: list[Progress]) -> None: ...
 
     def broken(self, error: BaseException) -> None:
         """Fail every pending future, and every later submit, with `error`: the port cannot go on."""
@@ -76,9 +74,7 @@ class OpenTasks(Protocol):
 class SinkIntake(Protocol):
     """A sink that a program takes from: `taskmesh.client.sink.Sink`."""
 
-    def put(self, message: m.SinkDeliver) -> None:
-        """Take a delivery in."""
-        ...
+    def put(self, message: m.SinkDeliver) -> None: ...
 
     def take_acked(self) -> tuple[int, list[int]]:
         """Return the generation and what was acknowledged since the last call."""
@@ -128,11 +124,9 @@ class OpenTasksView:
         return specs, runs
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
-        """Returns the outcomes of those of these tasks that have ended and that pending tasks depend on."""
         return self._open_tasks.values_of(seqs)
 
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Returns calls of those of these tasks whose results are ignored, and of such that they need."""
         return self._open_tasks.calls_of(seqs)
 
     def lose_early(self) -> list[Failed]:
@@ -252,7 +246,6 @@ class ClientShell(Shell[ClientMachine]):
 
     @property
     def pending(self) -> bool:
-        """True if events or new tasks wait."""
         return bool(self.events) or self._open_tasks.queued
 
     def turn(self, now: float) -> None:

@@ -66,18 +66,15 @@ class GatewayLink:
     # --- the dialer's sockets -------------------------------------------------------------------------------
 
     def open_sockets(self, target: Target) -> Socket:
-        """Open the DEALER."""
         socket = self._socket = Dealer(self._context, self._dialer.options(profiles.TO_GATEWAY))
         self._loop.watch(socket.raw, self._arrived)
         return socket
 
     def connect(self, hub: Endpoints) -> None:
-        """Connect to the gateway."""
         if self._socket is not None:
             self._socket.connect(hub.gateway)
 
     def close_sockets(self, linger_ms: int | None) -> None:
-        """Close the DEALER."""
         self._assembler = Assembler()
         socket, self._socket = self._socket, None
         if socket is not None:
@@ -85,12 +82,10 @@ class GatewayLink:
             socket.close(linger_ms)
 
     def on_lost(self) -> None:
-        """Pass on that the link is lost, or the rejection."""
         rejection = self._dialer.rejection
         self._events.append(FromHubToClient(m.ClientRefused(rejection)) if rejection else LinkLost())
 
     def on_cut(self) -> None:
-        """Pass on that the link was interrupted."""
         self._events.append(LinkCut())
 
     # --- the shell's link -----------------------------------------------------------------------------------

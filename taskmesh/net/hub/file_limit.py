@@ -140,7 +140,6 @@ class FileLimit:
         self._reserve.clear()
 
     def close(self) -> None:
-        """Free the reserve."""
         self._free_reserve()
         keep_open(self._files)
         self.deadline = math.inf

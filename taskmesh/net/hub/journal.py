@@ -62,7 +62,6 @@ class HubJournal:
         loop.timers.append(self)
 
     def write(self, action: WriteJournal) -> None:
-        """Have changes written."""
         changes = changes_of(action.changes)
         put = self._writer.replace(changes.puts) if action.is_whole else self._writer.put(changes)
         self._positions.append((put, action.number))

@@ -82,7 +82,6 @@ class Listeners:
             _drop_all(descriptor)
 
     def open(self) -> None:
-        """Let programs dial again."""
         self.are_shut = False
         for descriptor in self._descriptors.values():
             with contextlib.suppress(OSError):
@@ -104,7 +103,6 @@ class Listeners:
             _drop_all(descriptor)
 
     def close(self) -> None:
-        """Close our own descriptors."""
         for descriptor in self._descriptors.values():
             descriptor.close()
         self._descriptors.clear()

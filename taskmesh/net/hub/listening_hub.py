@@ -60,13 +60,9 @@ class PoolInHub(Protocol):
         """Join the hub's loop, and start the slots."""
         ...
 
-    def families(self) -> list[Family]:
-        """Return the pool's metrics."""
-        ...
+    def families(self) -> list[Family]: ...
 
-    def close(self) -> None:
-        """End the slots."""
-        ...
+    def close(self) -> None: ...
 
 
 class OwnClient(NamedTuple):
@@ -172,7 +168,6 @@ class ListeningHub:
             journal.start(loop, shell)
 
     def close(self) -> None:
-        """Close its sockets."""
         self._files.close()
         self.private.close()
         self.sockets.close()

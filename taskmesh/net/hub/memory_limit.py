@@ -45,7 +45,6 @@ class MemoryLimit:
         self._pause_until = 0.0
 
     def turn(self, now: float) -> None:
-        """Check how much memory the hub takes."""
         resident = self._resident()
         if resident > self._most and now >= self._pause_until:
             self._pause_until = now + PAUSE

@@ -67,11 +67,9 @@ class PrivateGateway:
         return sockets
 
     def knows(self, client: int) -> bool:
-        """Return True if a client has come by this gateway."""
         return self._sockets is not None and self._sockets.knows(client)
 
     def send_client(self, client: int, message: m.ToClient) -> None:
-        """Send a message to a client in one of these processes."""
         if self._sockets is not None:
             self._sockets.send_client(client, message)
 

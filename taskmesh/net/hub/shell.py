@@ -30,9 +30,7 @@ class HubLinks(Protocol):
         """Send on the control channel, to one pool, or to all when `pool` is empty."""
         ...
 
-    def send_client(self, client: int, message: m.ToClient) -> None:
-        """Send a message to a client."""
-        ...
+    def send_client(self, client: int, message: m.ToClient) -> None: ...
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Bind a lane for the holder of `key`; return the endpoint that the pool is to dial."""
@@ -42,9 +40,7 @@ class HubLinks(Protocol):
         """Close a lane and destroy its queue."""
         ...
 
-    def record(self, kind: str, fields: dict[str, object]) -> None:
-        """Log an event."""
-        ...
+    def record(self, kind: str, fields: dict[str, object]) -> None: ...
 
 
 class JournalLink(Protocol):

@@ -127,7 +127,6 @@ class HubSockets:
 
     @property
     def timers(self) -> list[Timed]:
-        """The timers of the loop."""
         return [self] if self._zap_handler is None else [self, self._zap_handler]
 
     @property
@@ -180,7 +179,6 @@ class HubSockets:
         self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
 
     def knows(self, client: int) -> bool:
-        """Return True if a client has a link here."""
         return client in self._identities
 
     def send_client(self, client: int, message: m.ToClient) -> None:
@@ -232,7 +230,6 @@ class HubSockets:
         return self._ports.bind(socket, session, self.endpoints.gateway)
 
     def close_lane(self, session: int) -> None:
-        """Close a lane and destroy its queue."""
         self._local_sessions.discard(session)
         if self._zap_handler is not None and self._rights is not None:
             self._zap_handler.close_lane(session)
@@ -247,7 +244,6 @@ class HubSockets:
             lane.socket.close(linger_ms=0)
 
     def record(self, kind: str, fields: dict[str, object]) -> None:
-        """Log an event."""
         self._record(kind, fields)
 
     # --- incoming -------------------------------------------------------------------------------------------
@@ -389,7 +385,6 @@ class HubSockets:
 
     @property
     def deadline(self) -> float:
-        """The time of the next check of lanes and listeners."""
         sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting or self._assembler.count
         return self._sweep_at if sweep else math.inf
 
@@ -449,7 +444,6 @@ class HubSockets:
         self._sweep_at = 0.0
 
     def close(self) -> None:
-        """Close every socket."""
         for session in list(self._lanes):
             self.close_lane(session)
         for socket in (self.gateway, self.collector, self.control):

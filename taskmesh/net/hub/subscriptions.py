@@ -35,7 +35,6 @@ class Subscriptions:
         return self._size > self._room
 
     def take(self, events: Iterable[XPubEvent]) -> None:
-        """Take in subscriptions and cancellations."""
         for event in events:
             if isinstance(event, Subscribed):
                 self._add(event.topic)

@@ -61,7 +61,6 @@ class PoolMemoryLimit:
         self._dying_until = 0.0
 
     def turn(self, now: float) -> None:
-        """Check once."""
         left, limit = self._memory.least_left()
         reserve = reserve_of(limit)
         if left >= reserve:

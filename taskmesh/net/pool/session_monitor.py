@@ -48,7 +48,6 @@ class SessionMonitor:
         self._reported = ""  # the reason for having no session, until there is one
 
     def check(self, now: float) -> None:
-        """Report what has changed."""
         machine = self._machine
         if machine.session != self._session:
             self._session, self._since = machine.session, now

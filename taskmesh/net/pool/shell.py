@@ -20,9 +20,7 @@ from taskmesh.wire import messages as m
 class HubLink(Protocol):
     """A pool's link to its hub."""
 
-    def send(self, message: m.PoolMessage) -> None:
-        """Send a message to the collector."""
-        ...
+    def send(self, message: m.PoolMessage) -> None: ...
 
     def beat(self, message: m.Beat) -> None:
         """Send a beat to the collector, over its own connection."""
@@ -56,7 +54,6 @@ class LocalHubLink:
         self._hub.append(FromPool(message))
 
     def beat(self, message: m.Beat) -> None:
-        """Pass a beat on."""
         self._hub.append(FromPool(message))
 
     def dial(self, endpoint: str, max_payload: int = 0) -> None:

@@ -80,7 +80,6 @@ class _Sockets:
         self.beats.connect(hub.collector)
 
     def close(self, linger_ms: int | None) -> None:
-        """Close all of them."""
         self.monitor.close()
         for socket in (self.collector, self.beats, self.control):
             socket.close(linger_ms)
@@ -146,19 +145,16 @@ class PoolSockets:
     # --- the dialer's sockets -------------------------------------------------------------------------------
 
     def open_sockets(self, target: Target) -> Socket:
-        """Open the sockets to collector and control."""
         sockets = self._sockets = _Sockets(self._context, self._dialer.options, self._pool)
         self._loop.watch(sockets.control.raw, self._from_control)
         self._loop.watch(sockets.monitor.raw, self._from_monitor)
         return sockets.control
 
     def connect(self, hub: Endpoints) -> None:
-        """Connect them."""
         if self._sockets is not None:
             self._sockets.connect(hub)
 
     def close_sockets(self, linger_ms: int | None) -> None:
-        """Close them, and the lane."""
         self.hang_up()
         sockets, self._sockets = self._sockets, None
         if sockets is not None:
@@ -167,7 +163,6 @@ class PoolSockets:
             sockets.close(linger_ms)
 
     def on_lost(self) -> None:
-        """Pass on that the session is over."""
         self._events.append(HubLaneLost())
 
     def on_cut(self) -> None:

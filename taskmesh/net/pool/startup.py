@@ -45,7 +45,6 @@ class SlotStarts:
         self._reported = ""
 
     def ready(self) -> None:
-        """Take note that a slot is up."""
         self._one_was_up = True
 
     def failed(self, exited: SlotExited) -> None:

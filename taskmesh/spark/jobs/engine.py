@@ -48,9 +48,7 @@ class Engine(Protocol):
         """The number of slots that serve the pieces; 0 if that is not known."""
         ...
 
-    def submit(self, data: Any) -> Any:
-        """Start a piece."""
-        ...
+    def submit(self, data: Any) -> Any: ...
 
     def wait(self, pieces: Sequence[Any]) -> None:
         """Return when one of the pieces is done.
@@ -72,9 +70,7 @@ class Engine(Protocol):
         """
         ...
 
-    def cancel(self, pieces: Sequence[Any]) -> None:
-        """Give pieces up, running or not."""
-        ...
+    def cancel(self, pieces: Sequence[Any]) -> None: ...
 
 
 def engine_of(settings: Settings, remote_task: RemoteTask) -> Engine:

@@ -200,7 +200,6 @@ class RowSpool:
         self._error: BaseException | None = None
 
     def put(self, data: Buffer) -> None:
-        """Add a message."""
         with self._changed:
             self._file.seek(self._written)
             self._file.write(data)

@@ -123,7 +123,6 @@ class Stream:
         return next((piece for piece in pieces if piece.task.done()), None)
 
     def _next(self) -> Any:
-        """Wait for the next result."""
         pieces = self._under_way
         piece = self._done()
         if piece is None:

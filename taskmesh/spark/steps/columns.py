@@ -233,7 +233,6 @@ def _joined(lists: list[Any]) -> Any:
 
 
 def _plain(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values that are not nested."""
     classes = set(map(type, values)) - {type(None)}
     if any(_is_scalar_of_numpy(found) for found in classes):
         return _of_scalars(values, classes, kind)
@@ -305,7 +304,6 @@ def _whole(value: float | Decimal) -> int:
 
 
 def _rounded(value: float | Decimal, kind: pa.DataType) -> float:
-    """The nearest number of a float type."""
     found = float(value)
     if kind.bit_width < 64:
         found = struct.unpack("f", struct.pack("f", found))[0]
