@@ -161,7 +161,7 @@ class PayloadSigner:
             done.append(good)
             failed += bad
         kept = [run for run in done if run.seqs]
-        return m.Deliver(message.epoch, message.number, kept, failed, message.accepted, message.charged)
+        return m.Deliver(message.epoch, message.number, kept, failed, message.accepted)
 
     def sink_deliver(self, message: m.SinkDeliver) -> m.SinkDeliver:
         """Verify the outcomes of a sink, each of which keeps its number."""

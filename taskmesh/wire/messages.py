@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from taskmesh.wire.runs import (
-    Charged,
     Counter,
     DoneRun,
     Failed,
@@ -61,9 +60,8 @@ class Submit(msgspec.Struct, tag=2):
 
     `cancels`: given up, or such as never come; `unstarted`: given up unless they have started, and the hub
     says which had not. `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say. `whole`:
-    all that it waits for of an earlier hub's time has been submitted now. `charged`: what tasks of that time
-    that come now or later have used up already; most have nothing. `values`: outcomes of tasks that tasks of
-    this Submit depend on, as far as the client has them.
+    all that it waits for of an earlier hub's time has been submitted now. `values`: outcomes of tasks that
+    tasks of this Submit depend on, as far as the client has them.
     """
 
     number: int
@@ -74,7 +72,6 @@ class Submit(msgspec.Struct, tag=2):
     delivered: int = 0
     unstarted: list[Counter] = []
     whole: bool = False
-    charged: list[Charged] = []
     values: list[Value] = []
 
 
@@ -246,17 +243,13 @@ class NeedValues(msgspec.Struct, tag=28):
 
 
 class Deliver(msgspec.Struct, tag=24):
-    """Outcomes; `number` counts a client's deliveries in an epoch. `accepted`: as an Accepted says it.
-
-    `charged`: what tasks under way have used up, when that has changed, should the hub die.
-    """
+    """Outcomes; `number` counts a client's deliveries in an epoch. `accepted`: as an Accepted says it."""
 
     epoch: int
     number: int
     done: list[DoneRun]
     failed: list[Failed]
     accepted: int = 0
-    charged: list[Charged] = []
 
 
 class Notice(msgspec.Struct, tag=25):
@@ -337,7 +330,6 @@ class Hello(msgspec.Struct, tag=40):
     `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
     public key for this session's lane. `instance` is new for every start of the pool's process; `inventory`:
     all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
-    `ended`: attempts whose end was acknowledged lately; a hub that has died may not have told their clients.
     """
 
     pool: Name
@@ -356,7 +348,6 @@ class Hello(msgspec.Struct, tag=40):
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: Name = ""
     key: bytes = b""
-    ended: list[Held] = []
 
 
 class Results(msgspec.Struct, tag=41):

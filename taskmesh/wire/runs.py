@@ -205,6 +205,7 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
             the same by the client's clock.
         rerun: of tasks whose results are ignored and may have gone with their end: the attempts that they
             have had. They run again, also where they have ended, since others need their results.
+        age: seconds since a hub first accepted them, where it matters (`Spec.expires`); clients measure it.
     """
 
     spec: int
@@ -221,6 +222,7 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     part: Name = ""
     at: Number = 0.0
     rerun: Counter = 0
+    age: Number = 0.0
 
 
 class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -315,25 +317,6 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     returns: int = 0
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=MOST_LIMITS)] = ()
     part: Name = ""
-
-
-class Charged(msgspec.Struct, array_like=True, omit_defaults=True):
-    """The charges of tasks so far, by counter: a hub tells clients, and they tell the next hub.
-
-    Attributes:
-        begun: executions that have begun, or may have. failed: the number of the newest that was charged.
-        errors, crashes, ooms, losses: how often each was charged; losses are pools that died with them.
-        age: seconds since a hub first accepted them; clients measure it, where it matters (`Spec.expires`).
-    """
-
-    seqs: list[Counter]
-    begun: Counter = 0
-    failed: Counter = 0
-    errors: Counter = 0
-    crashes: Counter = 0
-    ooms: Counter = 0
-    losses: Counter = 0
-    age: Number = 0.0
 
 
 class Progress(msgspec.Struct, array_like=True):

@@ -25,10 +25,8 @@ NOWHERE = frozenset({"cancelled", "expired", "lost", "result", "dependency"})
 class Attempts:
     """The numbers that people are shown: the n-th execution that has begun, or may have, is attempt n.
 
-    A hub knows what it has sent itself, what a pool knows that it has given a session, and what a client knew
-    that has submitted a task to it again: its numbers go on from there. What was known only to a pool, client
-    or hub that is gone, or has not come back yet, nobody knows. Of what nobody has asked for within three
-    leases a hub keeps no numbers.
+    A hub knows what it has sent itself, and what pools list that they hold: its numbers go on from there. It
+    does not know what has ended with another hub, and counts anew.
 
     Attributes:
         calm: nothing goes wrong.
@@ -41,10 +39,7 @@ class Attempts:
         self.over: set[Key] = set()
         self._own: dict[tuple[Key, int, str], list[tuple[int, int]]] = defaultdict(list)
         self._known: dict[tuple[int, Key], int] = {}
-        self._heard: dict[tuple[int, Key], int] = {}
         self._ahead: dict[Key, int] = {}  # of those that were over
-        self._told: dict[Key, int] = {}
-        self._said: dict[Key, int] = {}
         self._at: dict[str, dict[Key, int]] = defaultdict(dict)
         self._introduced: dict[tuple[str, bytes], dict[Key, int]] = {}
         self._sent: dict[Key, set[int]] = defaultdict(set)
@@ -91,37 +86,16 @@ class Attempts:
         self._introduced.setdefault((pool, msgspec.msgpack.encode(hello)), dict(self._at[pool]))
 
     def joined(self, epoch: int, pool: str, hello: m.Hello) -> None:
-        """A hub has taken in what a pool's process said; its Hello may be old, and the hub another one's.
-
-        What has ended in the hub's own time it knows itself, but for what it has forgotten with a client.
-        """
+        """A hub has taken in what a pool's process holds; its Hello may be old, and the hub another one's."""
         at = self._introduced.get((pool, msgspec.msgpack.encode(hello)), {})
-        if hello.epoch == epoch:
-            held = {(one.client, seq) for one in hello.inventory for seq in one.seqs}
-            at = {key: at[key] for key in held & at.keys()}
-        for key, shown in at.items():
-            _raise(self._known, (epoch, key), shown)
-            _raise(self._heard, (epoch, key), shown)
+        held = {(one.client, seq) for one in hello.inventory for seq in one.seqs}
+        for key in held & at.keys():
+            _raise(self._known, (epoch, key), at[key])
 
-    def told(self, key: Key, shown: int) -> None:
-        """A client hears that so many executions have begun."""
-        _raise(self._told, key, shown)
-
-    def said(self, keys: Iterable[Key]) -> None:
-        """A client submits these again."""
-        self._said.update({key: self._told[key] for key in keys if key in self._told})
-
-    def asked(self, epoch: int, keys: Iterable[Key], *, young: bool) -> None:
-        """A hub that has no such tasks is asked for them.
-
-        Args:
-            young: it still keeps the numbers of what nobody has asked for.
-        """
+    def asked(self, epoch: int, keys: Iterable[Key]) -> None:
+        """A hub that has no such tasks is asked for them: it counts anew."""
         for key in keys:
-            heard = self._heard.get((epoch, key), 0) if young else 0
-            said = self._said.get(key, 0)  # that it was given to a slot, which has perhaps not begun it
-            begun = max((shown for shown in self._begun[key] if shown <= said), default=0)
-            self._known[epoch, key] = max(heard, begun)
+            self._known[epoch, key] = 0
 
     def reopened(self, epoch: int, key: Key, rerun: int) -> None:
         """A hub is asked for a task that has ended: its numbers go on from the one that its client says.
@@ -132,10 +106,10 @@ class Attempts:
         self._ahead[key] = rerun
         self._fences[key].clear()
 
-    def forgotten(self, epoch: int, client: int, *, young: bool) -> None:
-        """A hub has no session of a client (any more): it has its tasks' numbers from pools alone."""
+    def forgotten(self, epoch: int, client: int) -> None:
+        """A hub has no session of a client (any more): it counts its tasks' executions anew."""
         for at in [at for at in self._known if at[0] == epoch and at[1][0] == client]:
-            self._known[at] = self._heard.get(at, 0) if young else 0
+            self._known[at] = 0
 
     def succeeded(self, run: DoneRun, plan: Plan) -> None:
         """A client is told of a success; of a key's tasks it may be another's."""

@@ -12,7 +12,7 @@ from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.wire.messages import Deliver, Notice, Tasks
+from taskmesh.wire.messages import Notice, Tasks
 from taskmesh.wire.runs import (
     CHUNK,
     DONE,
@@ -230,13 +230,9 @@ class Audit:
         for failure in failed:
             self._stated(epoch, failure.client, failure.seq, number)
 
-    def welcomed(self, epoch: int, client: int, *, young: bool) -> None:
-        """A hub knows nothing of a client (any more): what had ended there may run again.
-
-        Args:
-            young: the hub still keeps the numbers of what nobody has asked for.
-        """
-        self.attempts.forgotten(epoch, client, young=young)
+    def welcomed(self, epoch: int, client: int) -> None:
+        """A hub knows nothing of a client (any more): what had ended there may run again."""
+        self.attempts.forgotten(epoch, client)
         self.consumption.forgotten(epoch, client)
         for known in (self._deliveries, self._attempts, self._reopened):
             for key in [key for key in known if key[:2] == (epoch, client)]:
@@ -492,11 +488,6 @@ class Audit:
             key = client, progress.seq
             if not plans[key].key:
                 self.attempts.running(progress)
-                self.attempts.told(key, progress.attempt)
-        for charged in news.charged if isinstance(news, Deliver) else ():
-            for seq in charged.seqs:
-                if not plans[client, seq].key:
-                    self.attempts.told((client, seq), charged.begun)
 
     def _pools_died(self, failure: Failed) -> bool:
         """Whether a task was given up because of its pools, and so many were lost."""

@@ -340,8 +340,6 @@ class ClientHost(Host[ClientMachine]):
                 self._cancels.clear()
             if message.cancels:
                 self._cancels[message.number] = message.cancels
-            again = [run.seqs for run in message.runs if run.again]
-            self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
         self.setting.network.send(self.up_link, message)
 
     def _resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:

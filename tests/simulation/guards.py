@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from taskmesh.core.actions import PushTasks, Resolve
-from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.client.submission import SubmitWindow
+from taskmesh.core.client.submission import Ages, SubmitWindow
 from taskmesh.core.credit import LANE_HORIZON, Credit
 from taskmesh.core.hub import pools
 from taskmesh.core.hub.adoption import Adoption
@@ -34,7 +33,6 @@ from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.membership import Membership
 from taskmesh.core.pool.slots import Slot
-from taskmesh.core.pool.spool import Spool
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Value
@@ -303,24 +301,9 @@ def handed_back_before(patch: Patch) -> None:
     patch.setattr(Adoption, "adopt", count)
 
 
-def charges_told(patch: Patch) -> None:
-    """Nobody but the hub knows what has been charged to a task."""
-    patch.setattr(ClientSession, "charged", lambda self, seq, used: None)
-
-
-def charges_brought(patch: Patch) -> None:
-    """A client that submits its tasks again says nothing of what they have used up."""
-    patch.setattr(Charges, "message", lambda self, runs, now: [])
-
-
 def time_to_start(patch: Patch) -> None:
     """The time that a task may take to start begins anew with each hub."""
-    patch.setattr(Charges, "accepted", lambda self, runs, now: None)
-
-
-def numbers_brought(patch: Patch) -> None:
-    """A pool says what it holds, and nothing of what has ended there: its numbers are given again."""
-    patch.setattr(Spool, "remember", lambda self, attempts: None)
+    patch.setattr(Ages, "accepted", lambda self, runs, now: None)
 
 
 def failures_reported(patch: Patch) -> None:
@@ -553,10 +536,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     named_process,
     handed_back,
     handed_back_before,
-    charges_told,
-    charges_brought,
     time_to_start,
-    numbers_brought,
     failures_reported,
     priority,
     first_in_first_out,

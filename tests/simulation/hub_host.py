@@ -264,7 +264,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.draining.add((beat.epoch, beat.session))
         hello = event.message if isinstance(event, ev.FromClient) else None
         if isinstance(hello, m.ClientHello) and hello.client not in self.machine.state.clients:
-            self.setting.audit.welcomed(self.epoch, hello.client, young=self._young)
+            self.setting.audit.welcomed(self.epoch, hello.client)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
             if event.message.epoch in (0, self.epoch):
@@ -281,16 +281,7 @@ class HubHost(Host[HubMachine]):
         tasks = self.machine.state.ledger.tasks
         seqs = [seq for run in submit.runs if run.again for seq in run.seqs]
         new = [(client, seq) for seq in seqs if client << SEQ_BITS | seq not in tasks]
-        self.setting.audit.attempts.asked(self.epoch, new, young=self._young)
-
-    @property
-    def _young(self) -> bool:
-        """It still keeps the numbers of what nobody has asked for."""
-        if self.disk is not None and self.records["outcomes.dropped"]:
-            return (
-                False  # a task of the journal was asked for, and its numbers went with its client's session
-            )
-        return self.setting.timetable.now - self.started < 3 * self._config.lease - 1.0
+        self.setting.audit.attempts.asked(self.epoch, new)
 
     # --- what comes in ------------------------------------------------------------------------------------
 

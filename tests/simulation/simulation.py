@@ -37,8 +37,8 @@ from tests.simulation.hub_host import HubHost, LaneEnd
 from tests.simulation.network import Link
 from tests.simulation.pool_host import PoolHost
 from tests.simulation.scenes import (
+    aging,
     attached,
-    budgets,
     chained,
     comeback,
     departure,
@@ -251,7 +251,7 @@ class World:
         elif scene == 0:
             comeback(self)
         elif scene == 1:
-            chance.choice((shared, budgets, chained, partial(attached, foul=True)))(self)
+            chance.choice((shared, aging, chained, partial(attached, foul=True)))(self)
         elif scene == 2:
             orphans(self)
         elif scene == 3:

@@ -286,7 +286,6 @@ VALUES = (
 )
 """Of some of these worlds: values that clients put into sinks by themselves."""
 URGENT, _, BOUND = KINDS[-3:]
-LASTING = _kind("lasting", max_retries=2, backoff=0.5, factor=2.0, jitter=False)
 UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
 """Of a scene only: a hub may die between two of its attempts, or before its first."""
 PROMISED_FOR = 1000.0
@@ -314,7 +313,7 @@ class Workload:
         self._kinds: tuple[Kind, ...] = KINDS
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
-            for kind in (*KINDS, *TO_SINKS, *VALUES, LASTING, UNSERVED, PROMISED, ATTACHED)
+            for kind in (*KINDS, *TO_SINKS, *VALUES, UNSERVED, PROMISED, ATTACHED)
         }
 
     def firing(self, client: int, seq: int, number: int, spec: Spec, payload: bytes, key: str) -> Plan:
@@ -399,15 +398,11 @@ class Workload:
             plan.seconds, plan.times, plan.payload = 1.0, 1, plan.payload[: _KEY.size]
         return plans
 
-    def lasting_burst(self, client: int, first: int, count: int) -> list[Plan]:
-        """The same of tasks that end badly by and by: by errors, by memory, or since nobody takes them."""
-        kinds = ((LASTING, Act.FAILS), (LASTING, Act.HOG), (UNSERVED, Act.OK))
-        plans = []
-        for index in range(count):
-            kind, act = kinds[index % len(kinds)]
-            plan = self._plan(client, first + index, kind)
-            plan.act, plan.payload = act, plan.payload[: _KEY.size]
-            plans.append(plan)
+    def unserved_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that nobody takes."""
+        plans = [self._plan(client, first + index, UNSERVED) for index in range(count)]
+        for plan in plans:
+            plan.payload = plan.payload[: _KEY.size]
         return plans
 
     def promised_burst(self, client: int, first: int, count: int) -> list[Plan]:

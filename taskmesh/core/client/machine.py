@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, ClientAction, Reconnect, Resolve, Send, Tell
-from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.requests import PendingRequests, Request
 from taskmesh.core.client.settings import ClientSettings, UnresolvedTasks
 from taskmesh.core.client.sinks import OpenSinks
-from taskmesh.core.client.submission import SubmitWindow, portions
+from taskmesh.core.client.submission import Ages, SubmitWindow, portions
 from taskmesh.core.link import DOUBLINGS, SLOWEST, ReceiveWindow, size_of_outcomes
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
@@ -71,7 +70,7 @@ class ClientMachine:
         self._session = 0
         self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
-        self._charges = Charges()
+        self._ages = Ages()
         self._declared: dict[str, m.PutSchedule] = {}
         self._sinks = OpenSinks()
 
@@ -152,8 +151,10 @@ class ClientMachine:
                 self._on_refused(message, now, out)
             case m.SinkDeliver() | m.SinkTold():
                 out += self._sinks.on_message(message, now) if self.open else ()
-            case m.Notice() | m.Answer():
-                self._on_word(message)
+            case m.Answer():
+                self._requests.answered(message.number)
+                out.append(Tell(message))
+            case m.Notice():
                 out.append(Tell(message))
             case _:
                 assert_never(message)
@@ -168,13 +169,6 @@ class ClientMachine:
             self.slots = {(queue, frozenset(tags)): (slots, now) for queue, tags, slots in answer.slots}
         if answer.rest > 0 and self._rests_if_told and not (self._submits.kept or self._sinks):
             self._beat_at = self._rests_until = now + answer.rest
-
-    def _on_word(self, message: m.Notice | m.Answer) -> None:
-        """Takes note of what the application is told."""
-        if isinstance(message, m.Answer):
-            self._requests.answered(message.number)
-        elif self.config.credit:
-            self._charges.running(message.progress)
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
         """Waits, since the hub is full, longer with each refusal."""
@@ -275,12 +269,9 @@ class ClientMachine:
             out.append(Resolve([], lost))
             never += [failure.seq for failure in lost]
         specs, runs = self._pending.pending_runs()
-        self._charges.submitted(specs)
-        charged = self._charges.message(runs, now)
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
-        submits.bring(charged, now)
-        self._on_queued(specs, runs, now, out)
+        self._on_queued(specs, self._ages.stated(runs, now), now, out)
         submits.give_up(never, [], now, whole=True)
         self._send_more(out)
 
@@ -292,8 +283,8 @@ class ClientMachine:
             for submit in accepted:
                 for run in submit.runs:
                     seqs += run.seqs
-                if self._charges.expiring:
-                    self._charges.accepted(submit.runs, now)
+                if self._ages.expiring:
+                    self._ages.accepted(submit.runs, now)
             if accepted:
                 self._refusals = 0
             if seqs:
@@ -313,10 +304,9 @@ class ClientMachine:
         if self.config.credit:
             self._deliveries.owe(size_of_outcomes(deliver.done, deliver.failed), now, at_once=not new)
         if new:
-            if deliver.charged:
-                self._charges.told(deliver.charged)
-            if self._charges.charged or self._charges.since:
-                self._charges.delivered(deliver)
+            if self._ages.since:
+                self._ages.ended([seq for run in deliver.done for seq in run.seqs])
+                self._ages.ended([failure.seq for failure in deliver.failed])
             out.append(Resolve(deliver.done, deliver.failed))
             if self._unstarted:
                 self._unstarted.difference_update(*[run.seqs for run in deliver.done])
@@ -364,7 +354,7 @@ class ClientMachine:
         """
         if self.open and self._submits.kept:
             out += [Send(m.CancelTasks(*some)) for some in portions(seqs, unstarted)]
-        self._charges.ended(seqs)
+        self._ages.ended(seqs)
         self._unstarted.update(unstarted)
         self._unstarted.difference_update(seqs)
         self._submits.give_up(seqs, unstarted, now)
@@ -377,7 +367,7 @@ class ClientMachine:
         """Submits tasks; those that are too large fail, and the hub hears their numbers or it would wait."""
         submits = self._submits
         if specs and self.config.credit:
-            self._charges.submitted(specs)
+            self._ages.submitted(specs)
         if not submits.max_payload:
             submits.submit(specs, runs, now)
         else:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from msgspec.structs import replace
 
 from taskmesh.core.client.settings import UnresolvedTasks
 from taskmesh.core.link import SendWindow
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Charged, Failed, Run, Spec, Value
+from taskmesh.wire.runs import Failed, Run, Spec, Value
 
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
@@ -87,11 +87,6 @@ class SubmitWindow(SendWindow[m.Submit]):
                 size += sum(len(value.payload) for value in submit.values)
                 break
         self.append(submit, size, now)
-
-    def bring(self, charged: list[Charged], now: float) -> None:
-        """Tells the hub what tasks that come later have used up already with another one."""
-        if charged:
-            self.append(m.Submit(self.next, [], [], charged=charged), 0, now)
 
     def give_up(self, seqs: list[int], unstarted: list[int], now: float, *, whole: bool = False) -> None:
         """Tells the hub which tasks are given up, or never come; `unstarted` ones unless they have started.
@@ -174,6 +169,47 @@ class SubmitWindow(SendWindow[m.Submit]):
         return count > self._most_tasks or (count > 1 and self.size_of(submit.number) > self._most_bytes)
 
 
+class Ages:
+    """Ages of tasks that may expire (`Spec.expires`): seconds since a hub first accepted them.
+
+    Attributes:
+        expiring: Numbers of the specs of such tasks.
+        since: Times of their acceptance, by counter, until they end.
+    """
+
+    def __init__(self) -> None:
+        self.expiring: set[int] = set()
+        self.since: dict[int, float] = {}
+
+    def submitted(self, specs: Iterable[tuple[int, Spec]]) -> None:
+        """Tasks of these specs are submitted from now on."""
+        self.expiring.update([number for number, spec in specs if spec.expires > 0])
+
+    def accepted(self, runs: list[Run], now: float) -> None:
+        """A hub has accepted these tasks."""
+        for run in runs:
+            if run.spec in self.expiring:
+                for seq in run.seqs:
+                    self.since.setdefault(seq, now)
+
+    def ended(self, seqs: Iterable[int]) -> None:
+        """Nobody waits for these any more."""
+        for seq in seqs:
+            self.since.pop(seq, None)
+
+    def stated(self, runs: list[Run], now: float) -> list[Run]:
+        """Returns runs with their age, cut where tasks of a run differ in it."""
+        found: list[Run] = []
+        for run in runs:
+            if self.since.keys().isdisjoint(run.seqs):
+                found.append(run)
+                continue
+            since = [self.since.get(seq, now) for seq in run.seqs]
+            for first, places in groupby(range(len(since)), since.__getitem__):
+                found.append(replace(part_of(run, places), age=now - first))
+        return found
+
+
 def portions(seqs: list[int], unstarted: list[int]) -> list[tuple[list[int], list[int]]]:
     """Cuts what is given up into messages, one at least."""
     most = max(len(seqs), len(unstarted), 1)
@@ -193,17 +229,16 @@ def split_run(run: Run, limit: int, size: int) -> list[Run]:
     while start < count:
         end = bisect_right(bytes_to, before + size, start, min(start + limit, count))
         end = max(end, start + 1)
-        parts.append(
-            replace(
-                run,
-                seqs=run.seqs[start:end],
-                payloads=run.payloads[start:end],
-                needs=run.needs[start:end],
-                after=run.after[start:end],
-            )
-        )
+        parts.append(part_of(run, range(start, end)))
         start, before = end, bytes_to[end - 1]
     return parts
+
+
+def part_of(run: Run, indexes: Iterable[int]) -> Run:
+    """Returns a run of those of its tasks that are at these places."""
+    at = list(indexes)
+    fields = {name: getattr(run, name) for name in ("seqs", "payloads", "needs", "after")}
+    return replace(run, **{name: [values[i] for i in at] for name, values in fields.items() if values})
 
 
 def upstream_of(runs: Iterable[Run]) -> set[int]:
@@ -225,12 +260,7 @@ def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]
             too_large(seq, size, limit) for seq, size in zip(run.seqs, sizes, strict=True) if size > limit
         ]
         if fits:
-            parts = {
-                name: [values[i] for i in fits]
-                for name in ("seqs", "payloads", "needs", "after")
-                if (values := getattr(run, name))
-            }
-            kept.append(replace(run, **parts))
+            kept.append(part_of(run, fits))
     return kept, failed
 
 

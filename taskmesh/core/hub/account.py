@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from taskmesh.core.hub.interval_set import COST, IntervalSet
-from taskmesh.wire.runs import Charged
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
@@ -18,14 +17,13 @@ class Account:
 
     Attributes:
         accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
-        charged: what it has said that tasks have used up which it has not submitted here yet.
         finished: counters of tasks that are over, and of such as never come.
         held: bytes of outcomes that its tasks need; `size` includes them.
         whole: what it waits for of an earlier hub's time is all here.
         name: what it calls itself. user: whose key it showed, empty without keys.
     """
 
-    __slots__ = ("accepted", "charged", "finished", "held", "name", "size", "tasks", "user", "whole")
+    __slots__ = ("accepted", "finished", "held", "name", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
         self.name = ""
@@ -36,7 +34,6 @@ class Account:
         self.size = 0
         self.held = 0
         self.whole = False
-        self.charged: dict[int, Charged] = {}
 
     def is_over(self, seq: int) -> bool:
         """Of a task that is not on its way: whether nobody can come for it any more."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.collector import ANYBODY, Collector
 from taskmesh.core.hub.lanes import Lane
@@ -11,11 +9,8 @@ from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Attempt, State, TaskRecord, handed_back
 from taskmesh.core.hub.unclaimed import Holding
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
-from taskmesh.wire.messages import Hello, Submit
-from taskmesh.wire.runs import Charged, DoneRun, Held
-
-MOST_CHARGED = 100_000
-"""Tasks of a client of which it may say before they come what they have used up."""
+from taskmesh.wire.messages import Hello
+from taskmesh.wire.runs import DoneRun, Held
 
 
 class Adoption:
@@ -32,8 +27,6 @@ class Adoption:
     def take_inventory(self, lane: Lane, hello: Hello, former: Lane | None, now: float) -> None:
         """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
         taken: list[TaskRecord] = []
-        if hello.epoch != self._hub.config.epoch:
-            self._count(hello.ended, now)
         for held in hello.inventory:
             gone, unclaimed = [], []
             for seq in held.seqs:
@@ -53,19 +46,6 @@ class Adoption:
             if gone:
                 lane.stale.append(Held(held.client, held.attempt, gone))
         lane.hold(taken)
-
-    def _count(self, ended: list[Held], now: float) -> None:
-        """Attempts that hubs before this one knew to have ended have had their numbers."""
-        for held in ended:
-            begun, unclaimed = held.attempt - handed_back(held), []
-            for seq in held.seqs:
-                record = self._ledger.tasks.get(held.client << SEQ_BITS | seq)
-                if record is not None:
-                    record.numbered(held.attempt, begun)
-                elif not self.is_over(held.client, seq):
-                    unclaimed.append(seq)
-            if unclaimed:
-                self._hub.unclaimed.ended(held, unclaimed, now)
 
     def is_over(self, client: int, seq: int) -> bool:
         """Return True if nobody wants a task any more that is not on its way."""
@@ -115,14 +95,8 @@ class Adoption:
         return False
 
     def is_found(self, record: TaskRecord, task: int, now: float) -> bool:
-        """Return True if a pool has run the task, or holds it, under the id that an earlier hub used.
-
-        What client and pools have brought along of what it had used up there is charged to it.
-        """
+        """Return True if a pool has run the task, or holds it, under the id that an earlier hub used."""
         unclaimed = self._hub.unclaimed
-        account = self._ledger.account(client_of(task))
-        if account.charged and (charged := account.charged.pop(seq_of(task), None)) is not None:
-            self._ledger.take_over(record, self._bounded(charged), now)
         known = self._reported(record, task, now)
         holding = unclaimed.take(client_of(task), seq_of(task))
         if holding is None or record.state > State.RUNNING:
@@ -139,16 +113,6 @@ class Adoption:
             )  # it is old, or another has its key
         return known
 
-    def _bounded(self, charged: Charged) -> Charged:
-        """Bounds a charge to what a task on its way may have; a client may say what it likes."""
-        config = self._hub.config
-        return replace(
-            charged,
-            crashes=min(charged.crashes, config.crash_limit - 1),
-            ooms=min(charged.ooms, config.oom_limit - 1),
-            losses=min(charged.losses, config.pool_loss_limit - 1),
-        )
-
     def _reported(self, record: TaskRecord, task: int, now: float) -> bool:
         """Apply what pools reported before the task was asked for; return True if there was such a report."""
         known = False
@@ -164,26 +128,3 @@ class Adoption:
             if record.state > State.RUNNING:
                 break
         return known
-
-    def _charge_restored(self, client: int, charged: Charged) -> None:
-        """Charge those of the tasks that are here already, since a journal had them; it knows their age."""
-        bounded = self._bounded(replace(charged, age=0.0))
-        for seq in charged.seqs:
-            record = self._ledger.tasks.get(client << SEQ_BITS | seq)
-            if record is not None and record.state <= State.RUNNING:
-                self._ledger.take_over(record, bounded, self._hub.now)
-
-    def from_before(self, client: int, submit: Submit) -> None:
-        """A client says of tasks of an earlier hub's time what they have used up, or that it has said all.
-
-        All: then pools drop what they hold for it beside that.
-        """
-        account = self._ledger.account(client)
-        for one in submit.charged:
-            self._charge_restored(client, one)
-            if len(account.charged) + len(one.seqs) <= MOST_CHARGED:
-                account.charged.update(dict.fromkeys(one.seqs, one))
-        if submit.whole:
-            account.whole = True
-            account.charged.clear()
-            self._cancellations.drop_unclaimed(client, only_bound=False)

@@ -13,7 +13,7 @@ from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.link import SendWindow, size_of, size_of_failure
 from taskmesh.wire.messages import Deliver, Submit
-from taskmesh.wire.runs import Charged, DoneRun, Failed
+from taskmesh.wire.runs import DoneRun, Failed
 
 MAX_DELIVERY = 4 << 20
 """Bytes after which a delivery is closed and the next begins."""
@@ -79,7 +79,6 @@ class ClientSession:
         self._deliveries: SendWindow[Deliver] = SendWindow()
         self._done: list[DoneRun] = []
         self._failed: list[Failed] = []
-        self._charged: dict[int, tuple[int, ...]] = {}
 
     def hear(self, now: float) -> None:
         """Notes that the client is there, and knows this session."""
@@ -101,7 +100,7 @@ class ClientSession:
     @property
     def has_news(self) -> bool:
         """True if outcomes wait that were never sent."""
-        return bool(self._done or self._failed or self._charged)
+        return bool(self._done or self._failed)
 
     @property
     def has_outcomes(self) -> bool:
@@ -123,13 +122,9 @@ class ClientSession:
             self.size += size_of_failure(failure)
         self._failed.append(failure)
 
-    def charged(self, seq: int, used: tuple[int, ...]) -> None:
-        """Keeps what a task under way has used up, as the fields of `Charged`, for the next delivery."""
-        self._charged[seq] = used
-
     def deliveries(self, now: float) -> list[SendClient]:
         """Returns what may be sent now: everything to an embedded client, else as far as the credit goes."""
-        if not (self.present and (self._done or self._failed or self._charged)):
+        if not (self.present and (self._done or self._failed)):
             return []
         window = self._deliveries
         if self.credit == 0:
@@ -138,7 +133,7 @@ class ClientSession:
             self._done, self._failed = [], []
             return [SendClient(self.client, message)]
         sends = []
-        while window.size < self.credit and (self._done or self._failed or self._charged):
+        while window.size < self.credit and (self._done or self._failed):
             message, size = self._next(window.next)
             window.append(message, size, now, sent=True)
             sends.append(SendClient(self.client, message))
@@ -201,19 +196,4 @@ class ClientSession:
                 if size > MAX_DELIVERY:
                     break
             self._failed = self._failed[len(failed) :]
-        message = Deliver(self._epoch, number, done, failed, self.accepted)
-        if self._charged:
-            message.charged, self._charged = by_charge(self._charged), {}
-        return message, size
-
-
-def by_charge(used: dict[int, tuple[int, ...]]) -> list[Charged]:
-    """Returns charges with tasks that have used up the same together.
-
-    Args:
-        used: Fields of `Charged` by counter.
-    """
-    found: dict[tuple[float, ...], list[int]] = {}
-    for seq, fields in used.items():
-        found.setdefault(fields, []).append(seq)
-    return [Charged(seqs, *fields) for fields, seqs in found.items()]  # type: ignore[arg-type]
+        return Deliver(self._epoch, number, done, failed, self.accepted), size

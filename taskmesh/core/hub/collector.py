@@ -261,9 +261,6 @@ class Collector:
         if not self.is_current(record, task, session, failure.attempt):
             self.stale += 1
             return
-        if record.has_failed and failure.attempt - failure.returns <= record.extra.failed:
-            self.requeue(record, Cause.REQUEUE)  # its client has said so: it was charged at another hub
-            return
         self._failed(record, failure, now)
 
     def failed_before(self, record: TaskRecord, failure: Failed, now: float) -> None:
@@ -378,18 +375,6 @@ class Collector:
     def _charge(self, record: TaskRecord, failure: Failed) -> None:
         self._note(record, failure)
         record.more().failed = record.begun
-        self.tell(record)
-
-    def tell(self, record: TaskRecord) -> None:
-        """Tell the clients that wait for it what it has used up, so that they can tell the next hub."""
-        extra = record.extra
-        for task in [record.id] if extra is None else extra.waiting(record.id):
-            session = self._hub.clients.get(task >> SEQ_BITS)
-            if session is not None and session.credit:
-                ooms, failed = (0, 0) if extra is None else (extra.ooms, extra.failed)
-                used = (record.begun, failed, record.errors, record.crashes, ooms, record.losses)
-                session.charged(task & SEQ_MASK, used)
-                self._hub.news.add(session.client)
 
     def lost(self, record: TaskRecord, failure: Failed | None = None) -> None:
         """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
@@ -400,7 +385,6 @@ class Collector:
             return
         if record.state is State.RUNNING:
             record.started()
-        self.tell(record)
         self.requeue(record, Cause.REQUEUE)
 
     def died_with(self, record: TaskRecord, pool: str, reason: str) -> None:

@@ -29,7 +29,7 @@ from taskmesh.core.hub.states import (
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, SINK_VALUE, Charged, DoneRun, Run, Spec
+from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, SINK_VALUE, DoneRun, Run, Spec
 
 PUSHED = (QUEUED, Cause.PUSH)
 
@@ -189,7 +189,7 @@ class Ledger:
         """Note what some specs ask for of each task."""
         for record in records:
             if spec.expires > 0:
-                self.timers.at(now + spec.expires, record, Cause.EXPIRE)
+                self.timers.at(now + spec.expires - run.age, record, Cause.EXPIRE)
             if spec.limits:
                 record.part = run.part
             if spec.keep > 0:
@@ -214,24 +214,6 @@ class Ledger:
         account.tasks += 1
         account.accepted.add(seq)
         self.accepted += 1
-
-    def take_over(self, record: TaskRecord, charged: Charged, now: float) -> None:
-        """Takes over what a task has used up with other hubs.
-
-        Args:
-            charged: no more than a task may have that is still on its way.
-        """
-        record.numbered(charged.begun, charged.begun)
-        if charged.failed or charged.losses:
-            extra = record.more()
-            extra.failed = max(extra.failed, charged.failed)
-            extra.ooms = max(extra.ooms, charged.ooms)
-            record.errors = max(record.errors, charged.errors)
-            record.crashes = max(record.crashes, charged.crashes)
-            record.losses = max(record.losses, charged.losses)
-        expires = record.spec.spec.expires
-        if expires > 0 and charged.age > 0:
-            self.timers.at(now + expires - charged.age, record, Cause.EXPIRE)
 
     def readmit(self, record: TaskRecord, entry: SpecEntry) -> None:
         """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place.

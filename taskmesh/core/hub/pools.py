@@ -131,7 +131,7 @@ class PoolSessions:
         self._adoption.take_inventory(lane, hello, current, now)
         if hello.epoch not in (0, self._config.epoch):
             self._hub.recovery.heard(now)
-        lane.hello = msgspec.structs.replace(hello, inventory=[], ended=[])  # it may be large
+        lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
             died = current.instance != hello.instance
             self._end(current, started=died, died="another process has its name" if died else "")
@@ -147,9 +147,7 @@ class PoolSessions:
             self._refuse(hello, f"{other}: install the same taskmesh")
         elif odd and config.policy == REFUSE:
             self._refuse(hello, odd)
-        elif (count := sum(len(held.seqs) for held in (*hello.inventory, *hello.ended))) > most_held(
-            hello.slots
-        ):
+        elif (count := sum(len(held.seqs) for held in hello.inventory)) > most_held(hello.slots):
             self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
         elif current is not None and current.instance != hello.instance and current.lost_at is None:
             self._name_in_use(current, hello, now)
@@ -401,8 +399,6 @@ class PoolSessions:
         """The process of a session that was thought to be dead is back: no task was to blame."""
         for record in self._died.pop((lane.pool, lane.instance), ()):
             self._ledger.charge(record, losses=-1)
-            if record.state <= State.RUNNING:
-                self._collector.tell(record)
 
     def recall_unwanted(self, lane: Lane) -> None:
         """Has a pool hand back what it has not started; again with its beats: tasks may be on their way."""

@@ -28,7 +28,7 @@ from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.limit_rules import text_of
-from taskmesh.wire.runs import NOT_DURABLE, Charged, DoneRun, Failed, Run, Spec, Value
+from taskmesh.wire.runs import NOT_DURABLE, DoneRun, Failed, Run, Spec, Value
 
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
@@ -96,9 +96,9 @@ class Submissions:
             self.on_cancel(session.client, submit.cancels, submit.unstarted)
             account = self._ledger.account(session.client)
             account.never(submit.cancels, self._config.client_max_bytes)
-        if submit.charged or submit.whole:
-            self._adoption.from_before(session.client, submit)
         if submit.whole:  # it has had the outcomes of what it has not brought, or has given it up
+            self._ledger.account(session.client).whole = True
+            self._cancellations.drop_unclaimed(session.client, only_bound=False)
             self._drop_absent(session.client, None)
         self._acknowledge(session, submit, size, now)
 
@@ -175,10 +175,7 @@ class Submissions:
 
     def _restore_run(self, chunk: JournalChunk, run: Run, now: float) -> None:
         age = max(0.0, self._hub.wall - chunk.at)
-        if self._hub.specs[run.spec].spec.expires > 0:
-            account = self._ledger.account(chunk.client)
-            account.charged.update((seq, Charged([seq], age=age)) for seq in run.seqs)
-        again = replace(run, again=True, delay=max(0.0, run.delay - age))
+        again = replace(run, again=True, age=run.age + age, delay=max(0.0, run.delay - age))
         self._enter(chunk.client, again, now, alone=False)
 
     def sweep(self, now: float) -> None:
@@ -379,10 +376,10 @@ class Submissions:
             self._ledger.reruns += len(records)
             for record in records:
                 record.numbered(run.rerun, run.rerun)
-        if run.tried:
-            charged = Charged([], begun=run.tried, failed=run.tried, errors=run.tried)
-            for record in records:
-                self._ledger.take_over(record, charged, now)
+        for record in records if run.tried else ():
+            record.numbered(run.tried, run.tried)
+            record.more().failed = run.tried
+            self._ledger.charge(record, errors=run.tried)
         return records
 
     def _await_end(self, entry: SpecEntry, records: list[TaskRecord]) -> None:

@@ -19,7 +19,6 @@ MOST_RESULTS = 100_000
 class Holding(NamedTuple):
     """An attempt that a pool holds: where, which, and how many before it were handed back unstarted.
 
-    `session`: 0 when no pool is known to hold it any more: its number counts, should the task come again.
     `bound`: to its client. `dropped`: the pool has been told not to run it.
     """
 
@@ -67,11 +66,7 @@ class Unclaimed:
 
     def __len__(self) -> int:
         """Return the number of tasks held by pools that may be asked for."""
-        return sum(
-            held.session > 0 and not held.dropped
-            for absence in self._absent.values()
-            for held in absence.held.values()
-        )
+        return sum(not held.dropped for absence in self._absent.values() for held in absence.held.values())
 
     @property
     def is_young(self) -> bool:
@@ -87,7 +82,7 @@ class Unclaimed:
             absence = self._absent[held.client] = Absence(now)
         absence.bound |= held.bound
         holding, known = Holding(session, held.attempt, handed_back(held), held.bound), absence.held
-        if held.limits and session:
+        if held.limits:
             for seq in seqs:
                 self._ledger.limits.hold(held.client << SEQ_BITS | seq, held.limits, held.part)
         if known.keys().isdisjoint(seqs):
@@ -95,13 +90,8 @@ class Unclaimed:
             return
         for seq in seqs:
             other = known.get(seq)
-            if other is None or other.begun < holding.begun or (other.begun == holding.begun and session):
+            if other is None or other.begun <= holding.begun:
                 known[seq] = holding
-
-    def ended(self, held: Held, seqs: list[int], now: float) -> None:
-        """These attempts have ended, and their clients may come and ask for them again: the numbers count."""
-        if self._young:
-            self.listed(held, seqs, 0, now)
 
     def take(self, client: int, seq: int) -> Holding | None:
         """Somebody asks for a task, or its pool does not hold it any more: it is struck off."""
@@ -160,15 +150,10 @@ class Unclaimed:
         ]
 
     def session_over(self, session: int) -> None:
-        """Forgets the holdings of this session's pool, but not that those attempts may have begun."""
+        """Forgets the holdings of this session's pool."""
         for client, absence in list(self._absent.items()):
             held = {seq: held for seq, held in absence.held.items() if held.session != session}
             self._let_go(client, absence.held.keys() - held.keys())
-            if self._young and len(held) < len(absence.held):
-                gone = [item for item in absence.held.items() if item[1].session == session]
-                held.update(
-                    {seq: held._replace(session=0, bound=False) for seq, held in gone if not held.dropped}
-                )
             absence.held = held
             if not held:
                 del self._absent[client]
@@ -189,11 +174,8 @@ class Unclaimed:
         task = report.client << SEQ_BITS | seq
         self._ended(report, seq)
         account = self._ledger.accounts.get(report.client)
-        if not self._young or (account is not None and account.is_over(seq)):
-            return
-        if isinstance(report, Held):
-            unstarted = Held(report.client, report.attempt, [seq], returns=report.returns + 1)
-            self.ended(unstarted, [seq], now)
+        over = account is not None and account.is_over(seq)
+        if over or not self._young or isinstance(report, Held):
             return
         size = weigh(report)
         if len(self._results) >= MOST_RESULTS or self._size + size > self._config.result_bytes:
@@ -217,12 +199,11 @@ class Unclaimed:
         return sorted(reports, key=lambda report: report.attempt)
 
     def sweep(self, now: float) -> None:
-        """Forgets results and numbers when nobody is expected any more."""
+        """Forgets results when nobody is expected any more."""
         if self._young and now - self._started > 3 * self._config.lease:
             self._young = False
             self._results.clear()
             self._size = 0
-            self.session_over(0)
 
 
 def weigh(report: DoneRun | Failed) -> int:

@@ -201,6 +201,7 @@ class PoolMachine:
     def _on_welcome(self, welcome: m.Welcome, now: float) -> None:
         if self.member.welcomed(welcome, now):
             self.scheduler.keep_values()
+            self.scheduler.cancelled.clear()  # it was all listed: the hub says again what it does not want
             self._asks_first = False
             self._cancel(welcome.stale, now)
 
@@ -210,7 +211,7 @@ class PoolMachine:
         if member.beat_is_due(now):
             self._beat(now)
         if not member.session and member.is_due(now):
-            member.hello(scheduler.inventory(), scheduler.dying(), self._working, now)
+            member.hello(scheduler.inventory(), self._working, now)
 
     def _beat(self, now: float) -> None:
         running: list[Progress] = []
@@ -356,7 +357,6 @@ class PoolMachine:
         attempt = (run.client, seq, run.attempt)
         if attempt in self.scheduler.cancelled:
             self.scheduler.cancelled.discard(attempt)
-            self._spool.remember([Held(run.client, run.attempt, [seq], returns=run.returns)])
             return
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):

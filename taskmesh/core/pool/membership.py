@@ -41,7 +41,7 @@ class Membership:
         self.session = 0
         self.received = 0
         self.lease = config.lease
-        self.spool = Spool(remembers=config.outlives)
+        self.spool = Spool()
         self._out = out
         self._config = config
         self._beat = config.beat
@@ -89,12 +89,11 @@ class Membership:
         """Returns True if it is time for a beat, or for a Hello."""
         return now >= (self._beat_at if self.session else self._hello_at)
 
-    def hello(self, inventory: list[Held], dying: list[Held], slots: int, now: float) -> None:
+    def hello(self, inventory: list[Held], slots: int, now: float) -> None:
         """Asks for a session.
 
         Args:
-            inventory: All that is held for the hub, without what is in `dying`.
-            dying: Running tasks whose slots are about to be killed.
+            inventory: All that slots and backlog hold for the hub.
             slots: Number of slots that the hub may count on.
             now: The time.
         """
@@ -115,7 +114,6 @@ class Membership:
             host=config.host,
             pid=config.pid,
             cloudpickle=config.cloudpickle,
-            ended=dying + list(self.spool.ended),
         )
         self._out.append(SendHub(hello))
 

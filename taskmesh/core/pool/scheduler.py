@@ -257,26 +257,13 @@ class Scheduler:
             yield from slot.pieces
 
     def inventory(self) -> list[Held]:
-        """Lists the tasks that slots and backlog hold, without the cancelled ones."""
+        """Lists the tasks that slots and backlog hold."""
         found: list[Held] = []
         for piece in self._pieces():
             held = piece.held()
-            if self.cancelled:
-                held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.cancelled]
             spec = self.specs[piece.run.spec].spec
             held.bound, held.limits = spec.on_client_loss == "cancel", spec.limits
-            if held.seqs:
-                found.append(held)
-        return found
-
-    def dying(self) -> list[Held]:
-        """Lists running tasks whose slots are about to be killed; the inventory leaves them out."""
-        found: list[Held] = []
-        for slot in self._slots.values() if self.cancelled else ():
-            if (current := slot.running()) is not None:
-                run, seq = current
-                if (run.client, seq, run.attempt) in self.cancelled:
-                    found.append(Held(run.client, run.attempt, [seq], returns=run.returns))
+            found.append(held)
         return found
 
     # --- cancelled tasks ----------------------------------------------------------------------------------

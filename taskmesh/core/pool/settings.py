@@ -28,7 +28,6 @@ class PoolSettings:
         restart: Time before a slot that could not be started is tried again, then twice as long each time.
         max_restart: The same at most.
         grace: Time that running tasks have when the pool drains.
-        outlives: True if the hub may die without this pool: another may come after it.
     """
 
     pool: str
@@ -47,7 +46,6 @@ class PoolSettings:
     restart: float = 0.1
     max_restart: float = 5.0
     grace: float = 30.0
-    outlives: bool = True
 
     def restart_delay(self, failures: int) -> float:
         """Returns the seconds before a slot is started again after so many failures in a row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -19,8 +18,6 @@ MAX_REPORT = 4 << 20
 """Bytes after which a report is closed."""
 FEW = 64
 """Runs, or failures, that go into one report however large they are."""
-MOST_ENDED = 2_000
-"""Attempts that are remembered after the hub has acknowledged their end: 10 KB of a Hello."""
 MAX_REPEATS = 2
 """Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 
@@ -30,28 +27,20 @@ T = TypeVar("T")
 class Spool:
     """Results gathered, and reports of them that are sent but not acknowledged.
 
-    Args:
-        remembers: True if the hub can die without this pool.
-
     Attributes:
         done: Successes gathered, in no report yet.
         failed: Bad ends, likewise.
         returned: Tasks handed back, likewise.
         told: Last progress of tasks that end in the next report.
         reports: Those that are sent, or sent again when they are due.
-        ended: Attempts whose end a hub has acknowledged lately, the newest last. Should it die before the
-            clients know, the next hub learns of them here, and gives their numbers to nothing else.
     """
 
-    def __init__(self, *, remembers: bool = True) -> None:
+    def __init__(self) -> None:
         self.done: list[DoneRun] = []
         self.failed: list[Failed] = []
         self.returned: list[Held] = []
         self.told: list[Progress] = []
         self.reports: SendWindow[Results] = SendWindow()
-        self.ended: deque[Held] = deque()
-        self._ended_count = 0
-        self._remembers = remembers
 
     @property
     def empty(self) -> bool:
@@ -76,19 +65,7 @@ class Spool:
 
     def acknowledged(self, number: int, now: float) -> None:
         """The hub has every report up to a number."""
-        taken = self.reports.acknowledge(number, now)
-        if self._remembers:
-            for results in taken:
-                self.remember(held_by(results.done, results.failed))
-
-    def remember(self, attempts: list[Held]) -> None:
-        """These attempts have ended, and nothing more is said of them to the hub."""
-        ended = self.ended
-        for held in attempts:
-            ended.append(held)
-            self._ended_count += len(held.seqs)
-        while self._ended_count > MOST_ENDED and len(ended) > 1:
-            self._ended_count -= len(ended.popleft().seqs)
+        self.reports.acknowledge(number, now)
 
     def overdue(self, now: float, beat: float) -> list[Results]:
         """Returns reports to send again because no acknowledgement came."""

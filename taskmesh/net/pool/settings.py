@@ -48,7 +48,6 @@ def pool_settings(
         hello=min(0.2 if wired else 1.0, config.hub.beat),
         grace=config.pool.grace,
         cloudpickle=cloudpickle_version() if wired else "",
-        outlives=wired,
     )
 
 

@@ -15,7 +15,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk, JournalOutcome
-from taskmesh.wire.runs import DONE, Charged, Run, Value
+from taskmesh.wire.runs import DONE, Run, Value
 from tests.core.hub.test_journal import acknowledge, after_death, hub, kinds, past_recovery, run_all
 from tests.core.rig import HubRig, number_of, spec
 
@@ -260,43 +260,6 @@ class TestWhatOthersWereTold:
 
         assert again.held[session] == [(1, 3, 1)]
         assert again.values_of(3)[1][1].failed is None
-        assert again.outcomes() == {1: "done"}
-
-
-class TestWhatWasCharged:
-    def test_a_client_that_comes_back_says_what_its_tasks_have_used_up(self):
-        rig = hub()
-        rig.client()
-        flaky = spec("flaky", max_retries=2)
-        give(rig, 1, [alone(flaky, 1)], flaky)
-        rig.write()
-        again = after_death(rig)
-        again.client()
-        give(again, 1, [], charged=[Charged([1], begun=2, failed=2, errors=2)])
-        give(again, 2, [alone(flaky, 1, again=True)], flaky, whole=True)
-        session = again.join()
-        past_recovery(again, session)
-        again.fail(session, again.held[session][0])
-
-        assert again.outcomes() == {1: "exception"}
-
-    def test_a_failure_that_was_charged_at_the_hub_before_is_not_charged_again(self):
-        rig = hub()
-        rig.client()
-        flaky = spec("flaky", max_retries=1, backoff=0.0)
-        give(rig, 1, [alone(flaky, 1)], flaky)
-        rig.write()
-        again = after_death(rig)
-        session = again.join(epoch=rig.hub.config.epoch - 1, inventory=[m.Held(1, 1, [1])])
-        again.client()
-        give(again, 1, [], charged=[Charged([1], begun=1, failed=1, errors=1)])
-        give(again, 2, [alone(flaky, 1, again=True)], flaky, whole=True)
-        again.fail(session, (1, 1, 1))
-        past_recovery(again, session)
-
-        assert again.outcomes() == {}
-        assert again.held[session] == [(1, 1, 2)]
-        again.report(session, done=((1, 1, 2),))
         assert again.outcomes() == {1: "done"}
 
 

@@ -178,14 +178,6 @@ class TestSession:
         held = rig.of(m.Hello)[-1].inventory
         assert {(one.seqs[0], one.bound) for one in held} == {(1, True), (2, False)}
 
-    def test_what_has_been_cancelled_is_not_listed(self, rig):
-        """A hub that is asked for it anew must not count on it: it ends without a word."""
-        rig.push(1, 2, 3, 4, one=spec("long", hard_timeout=5.0))
-        rig.tell(ev.FromHub(m.Cancel(EPOCH, 1, [Held(1, 1, [1, 4])])))
-        rig.lose_lane()
-
-        assert sorted(seq for held in rig.of(m.Hello)[-1].inventory for seq in held.seqs) == [2, 3]
-
     def test_slots_are_fed_while_it_has_none(self, rig):
         rig.push(1, 2, 3)
         rig.lose_lane()
