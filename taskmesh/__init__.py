@@ -11,7 +11,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from taskmesh import errors
-    from taskmesh.client.nested_client import promise, put
+    from taskmesh.client.nested_client import promise
     from taskmesh.client.wait import as_completed, gather, wait
     from taskmesh.context import current_task
     from taskmesh.executor import MeshExecutor
@@ -44,7 +44,6 @@ __all__ = [
     "gather",
     "lazy",
     "promise",
-    "put",
     "register_by_value",
     "task",
     "wait",
@@ -67,7 +66,6 @@ _HOMES = {
     "gather": "taskmesh.client.wait",
     "lazy": "taskmesh.future",
     "promise": "taskmesh.client.nested_client",
-    "put": "taskmesh.client.nested_client",
     "register_by_value": "taskmesh.serialize.code",
     "task": "taskmesh.function",
     "wait": "taskmesh.client.wait",

@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import partial
 from html import escape
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
 from taskmesh.client.attachment import attached, checked_id
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
 from taskmesh.client.options import OptionValues, is_name
-from taskmesh.client.promises import SinkInput, fulfilment, kept_value, promised, sink_name
+from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
@@ -219,35 +219,22 @@ class Mesh(Submitter):
         """
         from taskmesh.client.sink import Sink
 
-        return Sink(self._client, sink_name(name), credit, ack)
+        return Sink(self._client, name, credit, ack)
 
-    @overload
-    def put(self, value: T) -> TaskFuture[T]: ...
-
-    @overload
-    def put(self, value: object, *, sink: str) -> TaskFuture[None]: ...
-
-    def put(self, value: Any, *, sink: str | None = None) -> TaskFuture[Any]:
+    def put(self, value: T) -> TaskFuture[T]:
         """Put a value into the mesh, for many tasks to use: pass the future that this returns to them.
 
         The value travels once to the hub, once from there to each pool that needs it, and is mapped by the
         pool's slots, where arrays in it are read-only. It is dropped when the future is.
 
-        With `sink=` one of the sink's consumers gets the value, as if it were the outcome of a task with that
-        option. Then the future ends, with None, when a consumer has acknowledged it. Values that one mesh
-        puts come in their order.
-
         Args:
             value: the value.
-            sink: the name of a sink; None to keep the value for tasks.
 
         Raises:
             SerializationError: it cannot be pickled.
             TooLarge: it is above `max_payload`, where hub and pools are other processes.
-            ConfigError: the name of the sink is not text that can travel.
-            QueueFull: the mesh has no room for a task more, and an event loop runs in this thread.
         """
-        return kept_value(self._client, value) if sink is None else SinkInput(self._client, sink).put(value)
+        return kept_value(self._client, value)
 
     def cancel(self, futures: TaskFuture[Any] | Iterable[TaskFuture[Any]]) -> int:
         """Cancel tasks, running or not; return the number of those that had not ended."""

@@ -93,7 +93,6 @@ class Client:
         max_payload: bytes of one payload at most, 0 for any number.
         result_codec: PICKLE or SAFE, the encoding of results.
         closed: nothing can be submitted any more.
-        sink_runs: the runs of values that it puts into sinks, by sink and codec.
         maps: maps that have not submitted all of their items; a clean close waits for them.
         waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
             to a hub elsewhere, or cancels those of an embedded one.
@@ -108,7 +107,6 @@ class Client:
         self.codec = FunctionCodec()
         self.closed = False
         self.maps: set[OpenMap] = set()
-        self.sink_runs: dict[tuple[str, str], OpenRun] = {}
         self.waits_at_exit = False
         self._is_open_to_others = bool(config.mesh.address or config.mesh.bind)
         self.wired = self._is_open_to_others or config.mesh.hub == "process"

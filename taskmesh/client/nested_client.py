@@ -13,14 +13,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.pending_table import is_detached
-from taskmesh.client.promises import SinkInput, promised, sink_name
-from taskmesh.client.sink import Sink
+from taskmesh.client.promises import promised
+from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.client.submitter import Submitter
 from taskmesh.client.wait import wait
 from taskmesh.config import load
@@ -99,13 +99,13 @@ class NestedClient:
         """Submit a promise that ends with its parent."""
         return promised(self._client, key, expires, on_client_loss="cancel")
 
-    def sink_input(self, sink: str, codec: str) -> SinkInput:
-        """Return the way into a sink, of values that end with this process unless a consumer has them."""
-        return SinkInput(self._client, sink, codec, on_client_loss="cancel")
+    def sink_input(self, sink: str) -> SinkInput:
+        """Return the way into a sink."""
+        return SinkInput(self._client, sink)
 
-    def sink(self, name: str, credit: int | str, ack: Literal["auto", "manual"]) -> Sink:
+    def sink(self, name: str, credit: int) -> Sink:
         """Return a consumer of a sink, which is closed at the parent's end."""
-        found = Sink(self._client, name, credit, ack)
+        found = Sink(self._client, name, credit, "manual")
         self._sinks.append(found)
         return found
 
@@ -226,84 +226,29 @@ def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
         NoMesh: no mesh is open here, and no task runs.
         ConfigError: the key is not text that can travel, or `expires` is not a number of seconds.
     """
-    here = _here()
-    if isinstance(here, Client):
-        return promised(here, key, expires)
-    return here.promise(key, expires)
-
-
-def put(value: object, *, sink: str) -> TaskFuture[None]:
-    """Put a value into a sink: one of its consumers gets it, as the outcome of a task with `sink=`.
-
-    It belongs to the innermost open mesh; inside a task, to the mesh that runs the task. So a task streams
-    its results while it runs, in their order. It is done once consumers have acknowledged all of them.
-
-    Args:
-        value: the value.
-        sink: the name of the sink.
-
-    Returns:
-        A future that ends, with None, when a consumer has acknowledged the value.
-
-    Raises:
-        NoMesh: no mesh is open here, and no task runs.
-        ConfigError: the name is not text that can travel.
-        SerializationError: the value cannot be pickled.
-        TooLarge: it is above `max_payload`.
-    """
-    return input_here(sink).put(value)
-
-
-def input_here(sink: str, codec: str = "", *, lends: bool = True) -> SinkInput:
-    """Return the way into a sink of the innermost open mesh; inside a task, of the mesh that runs the task.
-
-    It is for that task alone, which waits for its values at its end.
-
-    Args:
-        sink: the name of the sink.
-        codec: as for `SinkInput`; empty for the client's own `result_codec`.
-        lends: as for `nested_context`.
-
-    Raises:
-        NoMesh: no mesh is open here, and no task runs.
-        ConfigError: the name is not text that can travel.
-    """
-    here = _here(lends=lends)
-    return SinkInput(here, sink, codec) if isinstance(here, Client) else here.sink_input(sink, codec)
-
-
-def sink_here(
-    name: str,
-    credit: int | str = "64MiB",
-    ack: Literal["auto", "manual"] = "auto",
-    *,
-    lends: bool = True,
-) -> Sink:
-    """Return a consumer of a sink, as `Mesh.sink` does, of the innermost open mesh.
-
-    Inside a task it is of the mesh that runs the task, and is closed when the task ends; `lends` is that of
-    `nested_context`.
-
-    Raises:
-        NoMesh: no mesh is open here, and no task runs.
-        ConfigError: the name or the credit cannot be used.
-    """
-    here, name = _here(lends=lends), sink_name(name)
-    return Sink(here, name, credit, ack) if isinstance(here, Client) else here.sink(name, credit, ack)
-
-
-def _here(*, lends: bool = True) -> Client | NestedClient:
-    """Return the client of the innermost open mesh, or that of the task that runs here.
-
-    Raises:
-        NoMesh: no mesh is open here, and no task runs.
-    """
     try:
-        return current_mesh()._client
+        client = current_mesh()._client
     except NoMesh:
-        context = nested_context(lends=lends)
+        context = nested_context()
         if context is None:
             raise
+        return _parents_client(context).promise(key, expires)
+    return promised(client, key, expires)
+
+
+def client_here() -> NestedClient:
+    """Return the client of the task that runs here, whose slot goes on counting: it waits for no other task.
+
+    Raises:
+        NoMesh: no task runs here.
+    """
+    context = nested_context(lends=False)
+    if context is None:
+        raise NoMesh("no task runs here")
+    return _parents_client(context)
+
+
+def _parents_client(context: NestedContext) -> NestedClient:
     client = _client_of(context)
     context.adopt(client)
     return client

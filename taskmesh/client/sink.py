@@ -11,13 +11,27 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from msgspec.structs import replace
 
 from taskmesh.client.client import Client
+from taskmesh.client.options import is_name
 from taskmesh.core import ids
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError, MeshClosed
+from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Outcome
+from taskmesh.serialize.payload import check_size, dumps_encoded
 from taskmesh.settings.setting import PositiveSize, Setting, SettingError
+from taskmesh.shm.files import Buffer
 from taskmesh.system.clock import monotonic
 from taskmesh.wire.messages import SinkDeliver
-from taskmesh.wire.runs import PICKLE, Failed, Value
+from taskmesh.wire.runs import (
+    ARROW_IPC,
+    LONGEST_NAME,
+    PICKLE,
+    SINK_VALUE,
+    SINK_VALUE_NAME,
+    Failed,
+    Spec,
+    Value,
+)
 
 if TYPE_CHECKING:
     from taskmesh.net.client.port import SubmitPort
@@ -64,12 +78,14 @@ class Sink:
         name: as given.
 
     Raises:
-        ConfigError: the credit is no size, or `ack` neither of the two.
+        ConfigError: the name is not text that can travel, the credit is no size, or `ack` neither of the two.
     """
 
     def __init__(
         self, client: Client, name: str, credit: int | str, ack: Literal["auto", "manual"] = "auto"
     ) -> None:
+        if not isinstance(name, str) or not name or not is_name(name):
+            raise ConfigError(f"a sink's name is text of 1 to {LONGEST_NAME} characters, not {name!r:.200}")
         if ack not in ("auto", "manual"):
             raise ConfigError(f'ack= is "auto" or "manual", not {ack!r}')
         try:
@@ -282,3 +298,34 @@ class Sink:
     def _failure(self, failure: Failed, name: str) -> SinkOutcome:
         told = failure if self._takes_pickles else replace(failure, pickled=b"")
         return SinkOutcome(failure.client, Value(failure.seq, b"", name, failure.attempt, failed=told))
+
+
+class SinkInput:
+    """The way of messages from one client into one sink, which keeps their order.
+
+    They end with the client, unless a consumer has them.
+
+    Args:
+        client: the client that puts them.
+        sink: the name of the sink.
+    """
+
+    def __init__(self, client: Client, sink: str) -> None:
+        spec = Spec(
+            b"", SINK_VALUE_NAME, on_client_loss="cancel", codec=ARROW_IPC, kind=SINK_VALUE, sink=sink
+        )
+        self._client = client
+        self._run = OpenRun(client.table, spec_number(spec), spec)
+
+    def put(self, data: Buffer) -> TaskFuture[None]:
+        """Put a message into the sink; the future ends once a consumer has acknowledged it.
+
+        Raises:
+            TooLarge: it is above `max_payload`.
+            QueueFull: an event loop runs in this thread, and the mesh has no room for another task.
+            MeshClosed: the mesh is closed.
+        """
+        what = f"a message for sink {self._run.spec.sink!r}"
+        payload = dumps_encoded(data, what=what, memfd=self._client.table.memfd)
+        check_size(payload, self._client.max_payload, what)
+        return self._client.table.put(self._run, payload)

@@ -1,22 +1,20 @@
-"""Values that programs and tasks put into sinks by themselves, with real processes."""
+"""Values that Spark's streams put into sinks, in a program and in a task, with real processes."""
 
 import contextlib
-import threading
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from taskmesh import Mesh, TaskFuture, put
-from taskmesh.client.nested_client import sink_here
-from taskmesh.client.promises import SinkInput
-from taskmesh.client.sink import Sink
+from taskmesh import Mesh, TaskFuture
+from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.core.specs import spec_number
-from taskmesh.errors import ConfigError, MeshClosed, NoMesh, SerializationError, TaskTimeout, TooLarge
+from taskmesh.errors import MeshClosed, TaskTimeout, TooLarge
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import ARROW_IPC, SINK_VALUE, SINK_VALUE_NAME, DoneRun, LaneRun, Run, Spec
+from taskmesh.wire.runs import SINK_VALUE, SINK_VALUE_NAME, DoneRun, LaneRun, Run, Spec
 from tests.harness.cluster import OVERRIDES, Cluster
 from tests.harness.journal import Journal
 from tests.harness.keys import Ring
@@ -46,7 +44,16 @@ def mesh(request: pytest.FixtureRequest, programs: Programs, tmp_path: Path):
         yield mesh
 
 
-def taken(sink: Sink, count: int, timeout: float = WAIT_S) -> list[object]:
+def put(mesh: Mesh, sink: str, values: Iterable[bytes]) -> list[TaskFuture[None]]:
+    way = SinkInput(mesh._client, sink)
+    return [way.put(value) for value in values]
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def taken(sink: Sink, count: int, timeout: float = WAIT_S) -> list[bytes]:
     """Take and acknowledge so many outcomes; return their results."""
     values = []
     for _ in range(count):
@@ -62,45 +69,41 @@ def ends(futures: list[TaskFuture[None]]) -> list[object]:
 
 @EVERYWHERE
 def test_values_go_from_program_to_program_in_their_order(mesh: Mesh):
-    futures = [mesh.put(index, sink=THERE) for index in range(3000)]
+    futures = put(mesh, THERE, numbers(0, 3000))
     with mesh.sink(THERE) as sink:
         outcome = sink.get(WAIT_S)
-        assert (outcome.result(), outcome.name, outcome.state) == (0, "taskmesh.put", "succeeded")
+        assert (outcome.result(), outcome.name, outcome.state) == (b"0", SINK_VALUE_NAME, "succeeded")
         assert not futures[0].done()
         sink.ack(outcome)
 
-        assert taken(sink, 2999) == list(range(1, 3000))
+        assert taken(sink, 2999) == numbers(1, 3000)
     assert ends(futures) == [None] * 3000
     assert mesh.status()["sinks"] == []
-
-
-def test_without_a_sink_a_value_is_kept_for_tasks(mesh: Mesh):
-    assert mesh.submit(workload.add, mesh.put(1), 2).result(WAIT_S) == 3
 
 
 @EVERYWHERE
 def test_a_large_value_goes_there_as_it_is(mesh: Mesh):
     value = bytes(range(250)) * (LARGE // 250)
-    future = mesh.put(value, sink=THERE)
+    futures = put(mesh, THERE, [memoryview(value), b""])
     with mesh.sink(THERE) as sink:
-        assert taken(sink, 1) == [value]
-    assert future.result(WAIT_S) is None
+        assert taken(sink, 2) == [value, b""]
+    assert ends(futures) == [None] * 2
 
 
 @EVERYWHERE
 def test_a_task_streams_its_results_and_is_done_when_they_are_acknowledged(mesh: Mesh):
     future = mesh.submit(workload.stream, BACK, 20)
     with mesh.sink(BACK) as sink:
-        assert taken(sink, 19) == list(range(19))
+        assert taken(sink, 19) == numbers(0, 19)
         assert not future.done()
-        assert taken(sink, 1) == [19]
+        assert taken(sink, 1) == [b"19"]
     assert future.result(WAIT_S) == 20
 
 
 @EVERYWHERE
 def test_a_running_task_takes_from_one_sink_and_puts_into_another(mesh: Mesh):
     pump = mesh.submit(workload.doubled, THERE, BACK, 3)
-    futures = [mesh.put(bytes([index]) * (LARGE // 2), sink=THERE) for index in range(3)]
+    futures = put(mesh, THERE, [bytes([index]) * (LARGE // 2) for index in range(3)])
 
     with mesh.sink(BACK) as sink:
         assert taken(sink, 3) == [bytes([index]) * LARGE for index in range(3)]
@@ -130,24 +133,13 @@ def test_values_of_a_task_that_fails_do_not_hold_it_up(mesh: Mesh):
         future.result(WAIT_S)
 
 
-def test_a_buffer_with_a_codec_of_its_own_comes_as_its_bytes(mesh: Mesh):
-    buffers = SinkInput(mesh._client, THERE, ARROW_IPC)
-    futures = [buffers.put(memoryview(b"buffer")), buffers.put(b"")]
-    with pytest.raises(SerializationError, match="has to be bytes"):
-        buffers.put("text")
-
-    with mesh.sink(THERE) as sink:
-        assert taken(sink, 2) == [b"buffer", b""]
-    assert ends(futures) == [None] * 2
-
-
 @EVERYWHERE
 def test_one_thread_waits_for_outcomes_and_for_room_in_its_window(mesh: Mesh):
     """Put and take as a bridge does: a bounded number unacknowledged, and no thread of its own for either."""
     mesh.submit(workload.doubled, THERE, BACK, 20)
     window: deque[TaskFuture[None]] = deque()
-    buffers = SinkInput(mesh._client, THERE, ARROW_IPC)
-    values: list[object] = []
+    buffers = SinkInput(mesh._client, THERE)
+    values: list[bytes] = []
     with mesh.sink(BACK, ack="manual") as sink:
         for index in range(20):
             while len(window) == 4:
@@ -166,56 +158,16 @@ def test_one_thread_waits_for_outcomes_and_for_room_in_its_window(mesh: Mesh):
     assert values == [bytes([index]) * 2 for index in range(20)]
 
 
-def test_nonsense_is_refused(mesh: Mesh):
-    for name in "", "\ud800", 1:
-        with pytest.raises(ConfigError, match="a sink's name"):
-            mesh.put(1, sink=name)
-    with pytest.raises(SerializationError, match="the value for sink 'there'"):
-        mesh.put(threading.Lock(), sink=THERE)
-
-
-def test_outside_of_a_mesh_there_is_no_sink():
-    with pytest.raises(NoMesh):
-        put(1, sink=THERE)
-
-
-def test_the_function_puts_into_the_innermost_open_mesh(mesh: Mesh):
-    future = put(1, sink=THERE)
-    with sink_here(THERE) as sink:
-        assert taken(sink, 1) == [1]
-    assert future.result(WAIT_S) is None
-
-
 def test_a_value_that_is_given_up_ends_at_once(mesh: Mesh):
-    future = mesh.put(1, sink=THERE)
+    (future,) = put(mesh, THERE, [b"1"])
     assert future.cancel()
     assert future.cancelled()
 
 
 def test_a_value_above_max_payload_is_refused(programs: Programs):
     address = programs.hub()[1]
-    with Mesh(address, max_payload="1MiB") as mesh, pytest.raises(TooLarge, match="the value for sink"):
-        mesh.put(bytes(2 << 20), sink=THERE)
-
-
-def test_a_safe_client_puts_plain_data_that_any_consumer_takes(programs: Programs):
-    address = programs.hub()[1]
-    with Mesh(address) as mesh, Mesh(address, result_codec="safe") as careful:
-        futures = [careful.put({"a": [1, None]}, sink=THERE)]
-        futures.append(SinkInput(mesh._client, THERE, ARROW_IPC).put(b"x"))
-        with pytest.raises(SerializationError, match="no plain data"):
-            careful.put(object(), sink=THERE)
-        with careful.sink(THERE) as sink:
-            values = taken(sink, 2)
-            assert {"a": [1, None]} in values
-            assert b"x" in values
-        assert ends(futures) == [None] * 2
-        pickled = mesh.put({1}, sink=THERE)
-        with careful.sink(THERE) as sink:
-            outcome = sink.get(WAIT_S)
-            assert "result_codec" in str(outcome.exception())
-            sink.ack(outcome)
-        assert pickled.result(WAIT_S) is None
+    with Mesh(address, max_payload="1MiB") as mesh, pytest.raises(TooLarge, match="a message for sink"):
+        put(mesh, THERE, [bytes(2 << 20)])
 
 
 @pytest.mark.parametrize("signed", [True, False], ids=["mesh.secret", "no-mesh.secret"])
@@ -227,26 +179,26 @@ def test_with_keys_values_of_programs_and_tasks_are_verified(programs: Programs,
             (Path(folder) / "mesh.secret").unlink()
     cluster.start_worker("first")
     with cluster.mesh() as mesh, mesh.sink(BACK) as sink:
-        future = mesh.put("own", sink=BACK)
-        assert taken(sink, 1) == ["own"]
-        assert future.result(WAIT_S) is None
+        futures = put(mesh, BACK, [b"own"])
+        assert taken(sink, 1) == [b"own"]
+        assert ends(futures) == [None]
         streamed = mesh.submit(workload.stream, BACK, 5)
-        assert taken(sink, 5) == list(range(5))
+        assert taken(sink, 5) == numbers(0, 5)
         assert streamed.result(WAIT_S) == 5
         pump = mesh.submit(workload.doubled, THERE, BACK, 1)
-        future = mesh.put(bytes(LARGE), sink=THERE)
+        futures = put(mesh, THERE, [bytes(LARGE)])
         assert taken(sink, 1) == [bytes(2 * LARGE)]
-        assert (future.result(WAIT_S), pump.result(WAIT_S)) == (None, 1)
+        assert (ends(futures), pump.result(WAIT_S)) == ([None], 1)
 
 
 @pytest.mark.smoke
 def test_a_hub_that_dies_loses_no_value_and_each_comes_once(cluster: Cluster):
     cluster.start_hub()
     with Mesh(cluster.address, **OVERRIDES) as mesh, mesh.sink(THERE, credit="1KiB") as sink:
-        futures = [mesh.put(index, sink=THERE) for index in range(500)]
+        futures = put(mesh, THERE, numbers(0, 500))
         values = taken(sink, 200)
         cluster.hub.kill()
-        futures += [mesh.put(index, sink=THERE) for index in range(500, 600)]
+        futures += put(mesh, THERE, numbers(500, 600))
         cluster.start_hub()
 
         def all_done() -> bool:
@@ -256,7 +208,7 @@ def test_a_hub_that_dies_loses_no_value_and_each_comes_once(cluster: Cluster):
 
         wait_until(all_done, WAIT_S)
         assert ends(futures) == [None] * 600
-    assert values == list(range(600))
+    assert values == numbers(0, 600)
 
 
 def test_a_task_that_streams_outlives_its_hub(cluster: Cluster):
@@ -270,7 +222,7 @@ def test_a_task_that_streams_outlives_its_hub(cluster: Cluster):
         cluster.start_hub()
         values += taken(sink, 40)
         assert future.result(WAIT_S) == 50
-    assert values == list(range(50))
+    assert values == numbers(0, 50)
 
 
 def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tmp_path: Path):
@@ -280,16 +232,16 @@ def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tm
     consumer = cluster.programs.launch("consumer", line)
     wait_until(lambda: "ready" in consumer.text(), WAIT_S)
     with Mesh(cluster.address, **OVERRIDES) as mesh:
-        futures = [mesh.put(index, sink="s") for index in range(20_000)]
+        futures = put(mesh, "s", numbers(0, 20_000))
         wait_until(futures[100].done, WAIT_S)
         consumer.kill()
         with mesh.sink("s") as sink:
-            values: list[object] = []
+            values: list[int] = []
 
             def all_done() -> bool:
                 with contextlib.suppress(TimeoutError):
                     while True:
-                        values.extend(taken(sink, 1, 0.05))
+                        values.extend(map(int, taken(sink, 1, 0.05)))
                 return all(future.done() for future in futures)
 
             wait_until(all_done, WAIT_S)

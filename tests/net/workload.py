@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from taskmesh import put, task
-from taskmesh.client.nested_client import input_here, sink_here
-from taskmesh.wire.runs import ARROW_IPC
+from taskmesh import task
+from taskmesh.client.nested_client import client_here
 from tests.harness.journal import note, words
 from tests.harness.waiting import wait_until
 
@@ -155,15 +154,16 @@ def filled(size: int, value: int) -> Any:
 
 def stream(sink: str, count: int) -> int:
     """Puts so many numbers into a sink."""
+    out = client_here().sink_input(sink)
     for index in range(count):
-        put(index, sink=sink)
+        out.put(b"%d" % index)
     return count
 
 
 def doubled(source: str, target: str, count: int) -> int:
-    """Sends so many payloads of one sink into another, twice as long, as buffers."""
-    out = input_here(target, ARROW_IPC)
-    sink = sink_here(source)  # left open: it ends with the task
+    """Sends so many payloads of one sink into another, twice as long."""
+    out = client_here().sink_input(target)
+    sink = client_here().sink(source, 64 << 20)  # left open: it ends with the task
     for _ in range(count):
         outcome = sink.get(30)
         out.put(outcome.result() * 2)
@@ -172,9 +172,9 @@ def doubled(source: str, target: str, count: int) -> int:
 
 
 def opened(name: str) -> str:
-    return sink_here(name).__enter__().name
+    return client_here().sink(name, 1000).__enter__().name
 
 
 def failed_after(sink: str) -> None:
-    put("first", sink=sink)
+    client_here().sink_input(sink).put(b"first")
     raise ValueError("enough")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from typing import assert_type
 
-from taskmesh import Mesh, MeshExecutor, TaskFuture, put, task
+from taskmesh import Mesh, MeshExecutor, TaskFuture, task
 
 
 @task
@@ -32,8 +32,6 @@ def submissions() -> None:
         assert_type([mesh.with_options(queue="q", priority=1).submit(add, 1)], list[TaskFuture[float]])
         mesh.with_options(queu="q")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
         assert_type([mesh.put(1)], list[TaskFuture[int]])
-        assert_type([mesh.put(1, sink="s"), put("a", sink="s")], list[TaskFuture[None]])
-        str(put(1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue, reportUnknownArgumentType]
         assert_type([mesh.cancel(mesh.submit(add, 1))], list[int])
 
 

@@ -1,4 +1,4 @@
-"""Values that programs put into sinks: tasks without a function, whose payloads are their outcomes.
+"""Values in sinks, of Spark's streams: tasks without a function, whose payloads are their outcomes.
 
 Such a task is a WAITING record until its sink has room, as a rule within the step in which it comes. No pool
 is needed for it, and it stands in no queue. While it waits it counts among the tasks and bytes of its client,

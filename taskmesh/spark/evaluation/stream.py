@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from taskmesh.client.nested_client import input_here, sink_here
-from taskmesh.client.promises import SinkInput
-from taskmesh.client.sink import Sink
+from taskmesh.client.nested_client import client_here
+from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.shm.files import Buffer
@@ -26,7 +25,6 @@ from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece
 from taskmesh.spark.evaluation.evaluation import evaluator, running
 from taskmesh.spark.evaluation.piece import Batches, EvaluationContext
-from taskmesh.wire.runs import ARROW_IPC
 
 MOST_BYTES: Final = 256 << 10
 MOST_BATCHES: Final = 100
@@ -83,10 +81,10 @@ class StreamedEvaluation:
         """Run the stream to its end."""
         order = _orders.decode(data)
         evaluate = evaluator(commands.decode(self.text), self.functions)
-        results_sink = input_here(order.results_sink, ARROW_IPC, lends=False)
-        results = BatchSender(results_sink, order.window, order.window_bytes)
+        client = client_here()
+        results = BatchSender(client.sink_input(order.results_sink), order.window, order.window_bytes)
         results.send([])  # a second run of the task shows by this: what the first one took is lost to it
-        with sink_here(order.batches_sink, order.window_bytes, "manual", lends=False) as sink:
+        with client.sink(order.batches_sink, order.window_bytes) as sink:
             given = _batches(BatchReceiver(sink), results.flush)
             with running(order.context):
                 for batch in evaluate(order.context.partition, given):

@@ -17,8 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from taskmesh.client.group import TaskGroup
-from taskmesh.client.promises import SinkInput
-from taskmesh.client.sink import Sink
+from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.client.submitter import client_of
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
@@ -77,7 +76,7 @@ class PartitionStream:
             here(), f"taskmesh.spark/{uuid.uuid4().hex}", settings.window, settings.window_bytes
         )
         self._sink = Sink(client, self._order.results_sink, settings.window_bytes, "manual")
-        given = SinkInput(client, self._order.batches_sink, ARROW_IPC, on_client_loss="cancel")
+        given = SinkInput(client, self._order.batches_sink)
         self._sender = BatchSender(given, settings.window, settings.window_bytes)
         self._receiver = BatchReceiver(self._sink)
         self._watchdog = Watchdog(client, settings, remote_task.options, speed_up)
