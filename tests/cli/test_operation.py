@@ -267,13 +267,6 @@ def test_all_tasks_of_a_client_are_cancelled(shared_programs, address, tmp_path)
         assert "say what to cancel" in both.stderr
 
 
-def test_ping_tells_how_long_each_pool_took(shared_programs, address):
-    [row] = rows(shared_programs.run("ping", "--address", address, "--json"))
-
-    assert (row["pool"], row["answered"]) == ("steady", True)
-    assert 0 < row["seconds"] < 5
-
-
 def test_ping_of_a_pool_that_stands_still_is_exit_code_1(shared_programs, address):
     frozen = shared_programs.worker(address, "--name", "frozen", "--queues", "none")
     frozen.signal(signal.SIGSTOP)
@@ -307,36 +300,11 @@ def test_an_unknown_pool_is_exit_code_1_and_the_known_ones_are_named(shared_prog
     assert "there are: steady" in outcome.stderr
 
 
-def test_a_drained_pool_ends(shared_programs, address):
-    worker = shared_programs.worker(address, "--name", "leaving", "--queues", "none")
-
-    assert shared_programs.run("drain", "leaving", "--address", address, "--json").returncode == 0
-
-    assert worker.wait() == 0
-    assert '"event": "draining"' in worker.errors
-    assert [pool["pool"] for pool in rows(shared_programs.run("pools", "--address", address, "--json"))] == [
-        "steady"
-    ]
-
-
 def test_a_taken_address_is_exit_code_2(shared_programs, address):
     outcome = shared_programs.run("hub", "--bind", address, "--json")
 
     assert outcome.returncode == 2
     assert "somebody listens there" in json.loads(outcome.stdout)["error"]["message"]
-
-
-def test_a_taken_ipc_path_is_not_taken_over(shared_programs):
-    bind = f"ipc://{shared_programs.folder}/own"
-    hub, _ = shared_programs.hub(bind)
-
-    outcome = shared_programs.run("hub", "--bind", bind)
-
-    assert outcome.returncode == 2
-    assert "somebody listens there" in outcome.stderr
-    assert shared_programs.run("status", "--address", bind).returncode == 0
-    hub.signal(signal.SIGINT)
-    assert hub.wait() == 0
 
 
 @pytest.mark.parametrize("verb", ["hub", "up"])

@@ -120,19 +120,6 @@ class TestArguments:
         with Mesh(workers=1) as other, pytest.raises(TypeError, match="another mesh"):
             other.submit(look, own)
 
-    def test_outcomes_of_tasks_that_have_ended_long_ago(self):
-        one = square.submit(5)
-        assert one.result(END_S) == 25
-
-        assert square.submit(one).result(END_S) == 625
-        assert square.submit(one).result(END_S) == 625
-
-    def test_large_values(self, mesh):
-        data = mesh.submit(bytes, 3_000_000)
-
-        lengths = [mesh.submit(len, data) for _ in range(20)]
-        assert [one.result(END_S) for one in lengths] == [3_000_000] * 20
-
     def test_a_task_depends_on_so_many_others_at_most(self, mesh, monkeypatch):
         monkeypatch.setattr("taskmesh.client.client.MOST_EDGES", 100)
         squares = [square.submit(x) for x in range(101)]
@@ -204,12 +191,6 @@ class TestTimes:
         assert square.with_options(at=when).submit(2).result(END_S) == 4
         assert datetime.now(UTC) >= when - timedelta(milliseconds=5)
         assert square.with_options(at=datetime(2020, 1, 1, tzinfo=UTC)).submit(3).result(END_S) == 9
-
-    def test_many_that_are_due_together(self):
-        later = square.with_options(delay=0.5)
-        futures = [later.submit(x) for x in range(500)]
-
-        assert [one.result(END_S) for one in futures] == [x * x for x in range(500)]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from taskmesh import Mesh, MeshExecutor, Retry, as_completed, current_task, errors, gather, task
-from taskmesh.core.pool.machine import CANCEL_GRACE
+from taskmesh import Mesh, Retry, as_completed, current_task, errors, gather, task
 from taskmesh.outcomes.outcome import TaskState
 from tests.harness.waiting import wait_until
 
@@ -96,13 +95,6 @@ class TestMapWithRetries:
         runs = Counter(line.split()[0] for line in (tmp_path / "notes").read_text().splitlines())
         assert runs == {str(n): 1 + (n % 3 == 0) * failures for n in range(30)}, "no other item ran again"
 
-    def test_they_wait_for_the_back_off(self, mesh, tmp_path):
-        self.run(mesh, tmp_path / "notes", 1)
-        lines = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
-        at = {(int(number), int(attempt)): float(when) for number, attempt, when in lines}
-
-        assert all(at[n, 2] - at[n, 1] > 0.025 for n in range(0, 30, 3)), "jitter halves it at most"
-
     def test_an_item_that_fails_in_the_end_raises_in_its_place(self, mesh, tmp_path):
         found = self.run(mesh, tmp_path / "notes", 3, return_exceptions=True)
 
@@ -143,19 +135,6 @@ class TestCancelled:
 
         assert notes.read_text() == "looks: False\ncleans up\n"
 
-    def test_it_has_time_for_that_where_it_goes_on_for_long(self, tmp_path):
-        notes = tmp_path / "notes"
-        with Mesh(workers=2) as mesh:
-            future = clean_up.submit(str(notes), returns=False)
-            wait_until(lambda: notes.exists() and "looks" in notes.read_text(), WAIT_S)
-            began = time.monotonic()
-            assert future.cancel()
-            wait_until(lambda: "cleans up" in notes.read_text(), WAIT_S)
-            assert mesh.submit(os.getpid).result(WAIT_S), "other slots work meanwhile"
-            mesh.close(cancel=True)
-
-        assert time.monotonic() - began < CANCEL_GRACE + 10
-
     def test_a_task_that_does_not_look_is_killed_at_once(self, monkeypatch):
         monkeypatch.setattr("taskmesh.core.pool.machine.CANCEL_GRACE", 600.0)
         with Mesh(workers=1) as mesh:
@@ -178,15 +157,6 @@ def test_a_mesh_opens_and_works_where_a_test_has_frozen_time(monkeypatch):
         with pytest.raises(TimeoutError):
             late.result(0.2)
         late.cancel()
-
-
-class Shape:
-    def __init__(self, side: int) -> None:
-        self.side = side
-
-
-def grow(shape: Shape) -> Shape:
-    return Shape(shape.side + 1)
 
 
 @pytest.fixture(scope="module")
@@ -224,13 +194,6 @@ def test_coroutine_function_gives_its_result(embedded):
     assert embedded.submit(coming, 1).result(WAIT_S) == 2
 
 
-def test_classes_come_back_as_themselves(embedded):
-    shape = embedded.submit(grow, Shape(1)).result(WAIT_S)
-
-    assert type(shape) is Shape
-    assert shape.side == 2
-
-
 def test_soft_limit_raises_task_timeout(embedded):
     with pytest.raises(errors.TaskTimeout):
         embedded.with_options(timeout=0.05).submit(stay).result(WAIT_S)
@@ -251,16 +214,6 @@ def test_crash_is_worker_crashed_with_its_history(embedded):
         future.result(WAIT_S)
     assert future.state is TaskState.DEAD
     assert "attempt 3" in "\n".join(caught.value.__notes__)
-
-
-def test_crash_in_a_chunk_falls_on_the_guilty_item(embedded):
-    results = embedded.map(crash_on, range(100), [57] * 100, chunksize=20)
-    seen = []
-    with pytest.raises(errors.WorkerCrashed):
-        seen.extend(results)
-    seen += list(results)
-
-    assert seen == [i for i in range(100) if i != 57]
 
 
 def test_task_that_waits_too_long_expires(embedded, tmp_path):
@@ -309,18 +262,6 @@ def test_the_last_progress_comes_with_the_outcome(embedded):
     assert (repr(whole.progress), parts.progress) == ("(10, 0)", (3, 4.5))
 
 
-def test_the_last_progress_of_a_task_that_fails_comes_as_well(embedded):
-    def fails() -> None:
-        current_task().progress(2, 5)
-        current_task().progress(3, 5)
-        raise LookupError("no")
-
-    future = embedded.submit(fails)
-
-    assert isinstance(future.exception(WAIT_S), LookupError)
-    assert future.progress == (3, 5)
-
-
 def test_a_map_with_a_time_limit_goes_in_chunks_and_the_limit_is_each_item_s(embedded):
     """B3: with `timeout=` each item was a message of its own."""
 
@@ -336,29 +277,6 @@ def test_a_map_with_a_time_limit_goes_in_chunks_and_the_limit_is_each_item_s(emb
     assert len(set(got)) == 1, "they were one chunk"
 
 
-def test_same_key_shares_one_outcome(embedded, tmp_path):
-    gate = tmp_path / "gate"
-    keyed = embedded.with_options(key="once")
-    futures = [keyed.submit(who, str(gate)) for _ in range(5)]
-    wait_until(lambda: all(future.accepted for future in futures), WAIT_S)
-    gate.touch()
-
-    assert set(gather(futures, timeout=WAIT_S)) == {(futures[0].task_id, 1)}
-    assert len({future.task_id for future in futures}) == 5
-
-
-def test_executor_works_with_the_standard_library(embedded):
-    async def main(executor):
-        loop = asyncio.get_running_loop()
-        return await asyncio.gather(*(loop.run_in_executor(executor, abs, -i) for i in range(100)))
-
-    with embedded.executor() as executor:
-        assert asyncio.run(main(executor)) == list(range(100))
-        assert list(executor.map(pow, range(10), [2] * 10, chunksize=3)) == [i**2 for i in range(10)]
-    with MeshExecutor(max_workers=1) as executor:
-        assert executor.submit(pow, 2, 10).result(WAIT_S) == 1024
-
-
 def test_flush_status_and_events_tell_of_the_hub(embedded):
     embedded.submit(double, 1)
     embedded.flush(WAIT_S)
@@ -367,21 +285,6 @@ def test_flush_status_and_events_tell_of_the_hub(embedded):
     assert status["accepted"] >= 1
     assert [pool["slots"] for pool in status["pools"]] == [2]
     assert all("kind" in event or "event" in event for event in embedded.events())
-
-
-def test_threads_share_the_mesh(embedded):
-    results = []
-
-    def work(start):
-        results.extend(gather(embedded.submit(double, i) for i in range(start, start + 500)))
-
-    threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 2000, 500)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(WAIT_S)
-
-    assert sorted(results) == [2 * i for i in range(2000)]
 
 
 def test_an_embedded_pool_runs_only_what_is_registered_when_it_is_told_so():

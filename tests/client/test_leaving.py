@@ -54,63 +54,6 @@ def end(program):
     return program.returncode, dict(line.split(maxsplit=1) for line in out.splitlines()), errors, ended
 
 
-def test_program_without_a_guard_ends_cleanly(tmp_path):
-    program = start(
-        tmp_path,
-        """
-with Mesh(workers=2) as mesh:
-    futures = [nap.submit(0.01) for _ in range(20)]
-told(str(sum(f.result(0) for f in futures) > 0.19))
-""",
-    )
-
-    status, lines, errors, _ = end(program)
-
-    assert (status, errors) == (0, "")
-    assert "True" in lines
-
-
-def test_program_that_raises_in_the_block_ends_within_two_seconds(tmp_path):
-    program = start(
-        tmp_path,
-        """
-with Mesh(workers=2) as mesh:
-    nap.submit(0).result(30)
-    futures = [nap.submit(60) for _ in range(100)]
-    told("raised")
-    raise SystemExit(7)
-""",
-    )
-
-    status, lines, errors, ended = end(program)
-
-    assert (status, errors) == (7, "")
-    assert ended - float(lines["raised"]) < LEAVE_S
-
-
-def test_program_that_is_interrupted_at_the_terminal_ends_within_two_seconds(tmp_path):
-    program = start(
-        tmp_path,
-        """
-with Mesh(workers=2) as mesh:
-    futures = [nap.submit(60) for _ in range(100)]
-    nap.submit(0)
-    told("waiting")
-    futures[0].result()
-""",
-    )
-    line = program.stdout.readline()
-    sent = time.time()
-    os.killpg(program.pid, signal.SIGINT)
-
-    status, _, errors, ended = end(program)
-
-    assert line.startswith("waiting")
-    assert status == -signal.SIGINT
-    assert "KeyboardInterrupt" in errors
-    assert ended - sent < LEAVE_S
-
-
 def test_program_that_forgets_to_close_is_warned_and_ends(tmp_path):
     program = start(
         tmp_path,

@@ -39,11 +39,6 @@ def length(data: bytes, more: int) -> int:
     return len(data) + more
 
 
-@task
-def end_of(end: object) -> tuple[str, str]:
-    return str(end.state), type(end.exception()).__name__  # type: ignore[attr-defined]
-
-
 @pytest.fixture
 def mesh(processes: None) -> Iterator[Mesh]:
     with Mesh(workers=2) as mesh:
@@ -60,23 +55,6 @@ class TestPromises:
         assert mesh.fulfil("approve", "late") is False
         assert shipped.result(END_S) == ("order", {"by": "ann"})
         assert approval.result(END_S) == {"by": "ann"}
-
-    def test_fulfilled_before_and_after(self, mesh):
-        assert mesh.fulfil("early", 1) is True
-
-        assert mesh.promise("early").result(END_S) == 1
-        assert pair.submit(mesh.promise("early")).result(END_S) == (1,)
-
-    def test_an_error(self, mesh):
-        denied = mesh.promise("deny")
-        shipped = pair.submit(denied)
-
-        assert mesh.fulfil("deny", error=PermissionError("not today"))
-        with pytest.raises(DependencyError, match="not today") as caught:
-            shipped.result(END_S)
-        assert isinstance(caught.value.__cause__, PermissionError)
-        with pytest.raises(PermissionError):
-            denied.result(END_S)
 
     def test_it_expires(self, mesh):
         with pytest.raises(TaskExpired, match=r"nobody had fulfilled it 0\.2 s after"):
@@ -96,11 +74,6 @@ class TestPromises:
             mesh.fulfil("k", error="text")
         with pytest.raises(ConfigError, match="expires"):
             mesh.promise("k", expires=-1)
-
-    def test_cancelled(self, mesh):
-        promise = mesh.promise("k")
-        assert promise.cancel()
-        assert mesh.fulfil("k") is True
 
 
 class TestPut:

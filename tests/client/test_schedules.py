@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from taskmesh import Mesh, Schedule, current_task, task
 from taskmesh.errors import ConfigError
-from taskmesh.net.hub import shell
 from taskmesh.schedule import declarations
 from tests.harness.journal import Journal
 from tests.harness.waiting import wait_until
@@ -67,25 +65,6 @@ def test_three_hundred_seconds(mesh: Mesh, tmp_path: Path):
     assert max(late) <= 0.05
 
 
-def test_a_clock_that_is_set(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A day forward: one firing, and a task with at= starts; back by hours: ticks go on."""
-    journal, off = tmp_path / "journal", [0.0]
-    monkeypatch.setattr(shell, "wall", lambda: time.time() + off[0])
-    with Mesh(workers=2) as mesh:
-        mesh.schedule("daily", note, str(journal), when=86_400)
-        later = mesh.with_options(at=datetime.now(UTC) + timedelta(hours=20)).submit(str, 1)
-        off[0] = 86_400.0
-        assert later.result(END_S) == "1"
-        wait_until(lambda: len(firings(journal)) == 1, END_S)
-        mesh.schedule("often", note, str(journal), when=0.5)
-        off[0] = 86_400.0 - 4 * 3600.0
-        before = len(firings(journal))
-        wait_until(lambda: len(firings(journal)) > before + 3, END_S)
-        kinds = [event["kind"] for event in mesh.events()]
-
-    assert kinds.count("clock.stepped") == 2
-
-
 def test_a_schedule_takes_arguments_and_options_and_is_replaced(mesh: Mesh, tmp_path: Path):
     journal = tmp_path / "journal"
     mesh.schedule("n", task(retries=2, priority=3)(note), str(journal), word="first", when=0.1)
@@ -95,12 +74,6 @@ def test_a_schedule_takes_arguments_and_options_and_is_replaced(mesh: Mesh, tmp_
 
     assert mesh.unschedule("n") is True
     assert mesh.unschedule("n") is False
-
-
-def test_a_firing_that_fails_is_an_event(mesh: Mesh):
-    mesh.schedule("n", fail, when=0.1)
-
-    wait_until(lambda: "schedule.failed" in [event["kind"] for event in mesh.events()], END_S)
 
 
 def test_code_declares_and_meshes_that_are_open_are_told(processes: None, tmp_path: Path):

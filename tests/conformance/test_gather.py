@@ -75,17 +75,6 @@ def test_SG_36_gather_discards_messages_of_several_parts(rig: Rig) -> None:
 
 @NETWORK
 @pytest.mark.peers("wire")
-def test_SG_36_gather_discards_what_a_bare_connection_sends_in_parts(rig: Rig) -> None:
-    gather = rig.ours(Gather)
-    with WirePeer(gather.bind(rig.address()), "PUSH") as peer:
-        for message in MIXED:
-            peer.send_parts(*message)
-
-        assert receive(gather, 3) == SINGLES
-
-
-@NETWORK
-@pytest.mark.peers("wire")
 def test_SG_37_gather_keeps_a_peer_that_sends_messages_of_several_parts(rig: Rig) -> None:
     """Not used: such a peer is not cut off, its other messages count."""
     gather = rig.ours(Gather)

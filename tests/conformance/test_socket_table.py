@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from taskmesh.sockets import (
     NoPeerWithinTimeout,
     Pair,
     PeerUnreachable,
-    Pub,
     Push,
     Rep,
     Req,
@@ -34,14 +34,15 @@ from tests.conformance.rig import (
     numbers,
     receive,
 )
-from tests.conformance.synchrony import subscribe, synchronise
 from tests.harness.waiting import wait_until
 
 
-def test_every_row_of_the_table_has_a_test() -> None:
-    assert clauses_without_a_test("TBL") == []
-    assert clauses_without_a_test("PAIRS") == []
-    assert len(CLAUSES) == 141 + 9 + 1
+@pytest.mark.clauses("PIPE-01", "SG-01", "PS-01")
+def test_every_clause_has_a_test() -> None:
+    assert clauses_without_a_test() == []
+    counts = Counter(clause.family for clause in CLAUSES)
+    assert counts == {"PIPE": 28, "SG": 37, "PS": 76, "TBL": 9, "PAIRS": 1}
+    assert len({clause.id for clause in CLAUSES}) == sum(counts.values())
 
 
 def test_TBL_REQ_adds_and_removes_the_empty_part(rig: Rig) -> None:
@@ -65,7 +66,7 @@ def test_TBL_REQ_alternates_and_goes_round_its_peers(rig: Rig) -> None:
         with pytest.raises(WrongTurn):
             req.recv(0)
         req.send(b"%d" % turn, timeout=PATIENCE_S)
-        with pytest.raises(WrongTurn):
+        with pytest.raises(WrongTurn, match="other one's turn"):
             req.send(b"again")
         rep = wait_until(lambda: next((each for each in reps if each.raw.poll(0)), None), PATIENCE_S)
         asked.append(rep)
@@ -215,28 +216,18 @@ def test_TBL_ROUTER_says_so_with_router_mandatory(rig: Rig) -> None:
 
     with pytest.raises(PeerUnreachable):
         router.send_parts([b"nobody", b"x"], timeout=1)
+    with pytest.raises(PeerUnreachable, match="identity"):
+        router.try_send_parts([b"nobody", b"x"])
     accepted = 0
-    while router.try_send_parts([b"full", LARGE]):
+    while router.try_send_parts([b"full", b"%d" % accepted + LARGE]):
         accepted += 1
     assert 1 <= accepted <= MOST_HELD
-    receive(dealer, accepted)
+    if not rig.is_network:  # a kernel may have room for one more by now
+        with pytest.raises(NoPeerWithinTimeout):
+            router.send_parts([b"full", b"late"], timeout=0.05)
+    assert receive(dealer, accepted) == [number + LARGE for number in numbers(accepted)]
     router.send_parts([b"full", b"room again"], timeout=PATIENCE_S)
     assert dealer.recv(PATIENCE_S) == b"room again"
-
-
-def test_TBL_PUB_drops_without_subscribers_and_sends_to_all_who_are_there(rig: Rig) -> None:
-    pub = rig.ours(Pub)
-    pub.bind(rig.address())
-    pub.send(b"nobody hears this")
-    subs = rig.peers(2, "SUB")
-    for sub in subs:
-        subscribe(sub, b"")
-    rig.join(pub, *subs)
-
-    assert synchronise(pub, *subs) == [[], []]
-    pub.send(b"to both")
-
-    assert [sub.recv(PATIENCE_S) for sub in subs] == [b"to both", b"to both"]
 
 
 def test_TBL_PAIR_talks_both_ways(rig: Rig) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from taskmesh.sockets import Sub
 from tests.conformance.rig import PATIENCE_S, Rig
-from tests.conformance.synchrony import SYNC, subscribe, synchronise
+from tests.conformance.synchrony import subscribe, synchronise
 from tests.conformance.wire import WirePeer
 
 NETWORK = pytest.mark.transports("tcp", "ipc")
@@ -47,16 +47,3 @@ def test_PS_55_sub_sends_subscriptions_and_cancellations(rig: Rig) -> None:
     assert xpub.recv_parts(PATIENCE_S) == [b"\x01a\0"]
     sub.unsubscribe(b"a\0")
     assert xpub.recv_parts(PATIENCE_S) == [b"\x00a\0"]
-
-
-@NETWORK
-@pytest.mark.peers("wire")
-def test_PS_55_sub_sends_them_over_the_wire(rig: Rig) -> None:
-    sub = rig.ours(Sub)
-    sub.subscribe(b"early")
-    with WirePeer(sub.bind(rig.address()), "PUB") as peer:
-        peer.send_parts(b"early news")
-        assert sub.recv(PATIENCE_S) == b"early news"
-        sub.subscribe(SYNC)
-
-        assert [peer.recv_parts(), peer.recv_parts()] == [[b"\x01early"], [b"\x01" + SYNC]]

@@ -1,6 +1,5 @@
 """Hub and pools as processes 1 of containers, restricted as the chart restricts them."""
 
-import signal
 import threading
 from typing import Any
 
@@ -66,21 +65,6 @@ def test_a_busy_pool_that_is_stopped_finishes_its_task(containers):
 
 
 @pytest.mark.fault
-def test_a_pool_that_is_killed_after_its_grace_loses_no_task(containers):
-    hub, worker = containers.hub(), containers.worker("one", "--grace", "30")
-    call = Call(containers, hub, "nap", "6")
-    wait_until(lambda: begun(worker), 20)
-
-    podman("stop", "--time=1", worker)
-    assert containers.exit_code(worker) == 128 + signal.SIGKILL
-    containers.worker("two")
-
-    assert call.ended()["result"] == "slept"
-    assert call.outcome["attempt"] == 2
-    assert call.outcome["worker"].startswith("two")
-
-
-@pytest.mark.fault
 def test_a_task_beyond_the_memory_limit_is_blamed_and_the_pool_lives_on(containers):
     hub = containers.hub()
     containers.worker("one", options=("--memory=200m", "--memory-swap=200m"))
@@ -90,24 +74,3 @@ def test_a_task_beyond_the_memory_limit_is_blamed_and_the_pool_lives_on(containe
     assert outcome["error"]["type"] == "WorkerCrashed"
     assert "for lack of memory" in outcome["error"]["message"]
     assert containers.call(hub, "double", "21")["result"] == 42
-
-
-@pytest.mark.fault
-def test_pools_rejoin_a_hub_that_was_replaced(containers):
-    hub = containers.hub()
-    containers.worker("one")
-    assert containers.call(hub, "double", "1")["result"] == 2
-
-    podman("kill", "--signal=KILL", hub)
-    successor = containers.hub("successor")
-
-    assert containers.call(successor, "double", "2")["result"] == 4
-
-
-def test_a_pool_without_a_hub_drains_at_once(containers):
-    hub, worker = containers.hub(), containers.worker("one", "--grace", "30")
-    podman("kill", "--signal=KILL", hub)
-
-    podman("stop", "--time=20", worker)
-
-    assert containers.exit_code(worker) == 0

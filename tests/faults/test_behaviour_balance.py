@@ -42,19 +42,3 @@ def _measure(client: Client, gate: Gate) -> None:
     gate.open()
     client.wait_all()
     client.assert_clean(repeated=[])
-
-
-def test_tasks_of_unknown_length_are_spread_over_all_slots(cluster, connect, gates):
-    """The very first tasks are long: nothing is known of the function, so nothing may stand behind them."""
-    cluster.start_hub()
-    cluster.start_workers(2, slots=2)
-    client, gate = connect(), gates()
-
-    slow = [client.submit(perhaps_wait, gate.path) for _ in range(3)]
-    after = [client.submit(perhaps_wait, "") for _ in range(300)]
-    client.wait_for_each(after)
-
-    assert not any(client.futures[index].done() for index in slow)
-    gate.open()
-    client.wait_all()
-    client.assert_clean(repeated=[])

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from taskmesh.errors import ForkedMeshError, FunctionUnavailable, RemoteError, TaskMeshError, WorkerCrashed
-from tests.faults.workload import DEEDS, answer, misbehave, ordinary
+from taskmesh.errors import ForkedMeshError, FunctionUnavailable, TaskMeshError, WorkerCrashed
+from tests.faults.workload import DEEDS, misbehave, ordinary
 from tests.harness.program import exists
 from tests.harness.waiting import wait_until
 
@@ -60,28 +60,6 @@ def test_exceptions_come_back_as_themselves_with_frames_and_notes(embedded):
         assert told in notes
 
 
-@pytest.mark.parametrize(
-    ("deed", "kind", "words"),
-    [
-        ("exit_at_once", WorkerCrashed, "exit code 0"),
-        ("segfault", WorkerCrashed, "signal 11"),
-        ("exit_politely", RemoteError, "SystemExit"),
-        ("recurse", RecursionError, "recursion"),
-    ],
-)
-def test_ends_of_all_kinds_are_typed_errors_of_that_task_alone(embedded, deed, kind, words):
-    client = embedded(workers=2)
-    client.submit_ordinary(50)
-    bad = client.submit(misbehave, deed)
-    client.submit_ordinary(50)
-
-    client.wait_all()
-
-    assert type(client.futures[bad].exception()) is kind
-    assert words in repr(client.futures[bad].exception())
-    client.assert_clean(repeated=[bad])
-
-
 def test_overflow_of_the_c_stack_is_a_typed_error(embedded):
     client = embedded(workers=1)
     bad = client.submit(misbehave, "recurse_deeply")
@@ -114,24 +92,6 @@ def test_module_that_the_worker_lacks_is_named_with_the_cure(cluster, connect, t
 
 
 # --- callbacks --------------------------------------------------------------------------------------------
-
-
-def test_callback_that_submits_and_waits(embedded):
-    client = embedded(workers=2)
-    got = []
-
-    def again(future):
-        deeper = client.mesh.submit(ordinary, client.executions.path, 1000 + len(got), b"", 0.001)
-        client.submit(ordinary, b"", 0.001)
-        got.append(deeper.result(10))
-
-    for _ in range(20):
-        index = client.submit(ordinary, b"", 0.001)
-        client.futures[index].add_done_callback(again)
-
-    wait_until(lambda: len(got) == 20, 20)
-    client.wait_all()
-    assert got == [answer(1000 + number) for number in range(20)]
 
 
 # --- forks ------------------------------------------------------------------------------------------------

@@ -130,26 +130,3 @@ def _be_nice(pid: int) -> None:
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, int(thread), 19)
-
-
-def test_what_was_submitted_before_goes_on_two_beats_after_the_last_pool_is_back(cluster, connect, gates):
-    """It used to wait for a whole lease, whoever was back."""
-    lease = {"TASKMESH_HUB__LEASE": "30"}
-    hub = cluster.start_hub(env=lease)
-    for name in ("pool-0", "pool-1"):
-        cluster.start_worker(name, slots=1, env=lease)
-    client, gate = connect(), gates()
-    held = [client.submit(wait_for, gate.path) for _ in range(2)]
-    client.wait_started(*held)
-    client.submit_ordinary(20)
-    wait_until(lambda: all(future.accepted for future in client.futures.values()), 10, "they are accepted")
-
-    hub.kill()
-    cluster.start_hub(env=lease)
-    restarted = time.monotonic()
-    client.wait_until_lane("pool-0", "ready", 10)
-    client.wait_until_lane("pool-1", "ready", 10)
-    gate.open()
-    client.wait_all(10)
-    assert time.monotonic() - restarted < 10, "a third of the lease"
-    client.assert_clean(repeated=[])

@@ -2,16 +2,13 @@
 
 import re
 import sys
-import threading
 import time
 import types
 
 import pytest
 
-from taskmesh.errors import SerializationError
 from tests.faults.workload import raise_bad, return_bad, take
-from tests.harness.nasty import BlocksWhenRebuilt, NotRebuilt, Unpicklable, deep
-from tests.harness.waiting import wait_until
+from tests.harness.nasty import BlocksWhenRebuilt, NotRebuilt
 
 pytestmark = pytest.mark.fault
 
@@ -64,21 +61,6 @@ def test_F43_bad_objects(cluster, connect):
     ), words
 
 
-@pytest.mark.parametrize(
-    ("argument", "named"),
-    [(Unpicklable(), "Unpicklable"), (threading.Lock(), "lock"), (deep(), "recursion")],
-    ids=["unpicklable", "lock", "deep"],
-)
-def test_F43_bad_argument_is_refused_by_submit(embedded, argument, named):
-    client = embedded(workers=1)
-
-    with pytest.raises(SerializationError, match=f"(?i){named}") as refused:
-        client.mesh.submit(take, "log", 1, argument)
-
-    assert "argument" in str(refused.value)
-    assert client.mesh.status()["accepted"] == 0
-
-
 def _of_missing_module():
     """A function of a module that workers do not have."""
     module = types.ModuleType("module_that_workers_lack")
@@ -90,19 +72,3 @@ def _of_missing_module():
     module.function = function
     sys.modules[module.__name__] = module
     return function
-
-
-def test_result_that_blocks_when_it_is_rebuilt_blocks_its_reader_alone(embedded):
-    client = embedded(workers=2)
-    future = client.mesh.submit(BlocksWhenRebuilt)
-    reader = threading.Thread(target=future.result, daemon=True)
-    reader.start()
-    wait_until(future.done)
-
-    client.submit_ordinary(300)
-    client.wait_all()
-
-    client.assert_clean(repeated=[])
-    assert reader.is_alive()
-    with pytest.raises(TimeoutError):
-        future.result(timeout=0.1)

@@ -19,7 +19,6 @@ from taskmesh.journal.port import (
     Changes,
     JournalRefused,
     JournalRegressed,
-    JournalSuperseded,
     JournalUnavailable,
 )
 from tests.harness.program import environment
@@ -396,17 +395,3 @@ def test_a_file_gives_space_back_when_little_of_it_is_used(path: Path, monkeypat
         assert unused > 19_000_000
         assert int(str(store.status()["unused_bytes"])) <= 2 << 20
         assert list(entries(store)) == [b"199"]
-
-
-@pytest.mark.usefixtures("processes")
-def test_of_two_processes_the_newer_one_writes_and_the_older_one_ends(path: Path):
-    line = [sys.executable, "-m", "tests.journal.writing_program", "file", str(path), "everysec"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as old:
-        assert old.stdout is not None
-        assert old.stdout.readline() == b"1\n"
-        with closing(FileJournal(path)) as store:
-            number = store.open().number
-            errors = old.communicate(timeout=10)[1]
-            assert JournalSuperseded.__name__.encode() in errors
-            store.write(number + 1, transaction(number + 1))
-            assert entries(store) == expected(number + 1)

@@ -19,10 +19,8 @@ from taskmesh.journal.port import (
     Changes,
     JournalRefused,
     JournalRegressed,
-    JournalSuperseded,
     JournalUnavailable,
 )
-from taskmesh.journal.writer import JournalState, JournalWriter
 from tests.harness.ports import free_ports
 from tests.harness.program import environment
 from tests.harness.redis_server import RedisServer, redis_client, serving
@@ -425,19 +423,6 @@ def test_a_promoted_replica_is_believed_only_if_it_has_everything(
         assert entries(store) == expected(2)
 
 
-def test_of_two_hubs_the_newer_one_writes_and_the_older_one_is_told(durable: RedisServer):
-    with journal(durable) as old, journal(durable) as new:
-        old.open()
-        old.write(1, Changes({b"a": b"1"}))
-        new.open()
-
-        for attempt in (lambda: old.write(2, Changes({b"a": b"old"})), old.check, old.sync):
-            with pytest.raises(JournalSuperseded, match="another hub has opened the journal"):
-                attempt()
-        new.write(2, Changes({b"b": b"2"}))
-        assert entries(new) == {b"a": b"1", b"b": b"2"}
-
-
 # --- frozen -----------------------------------------------------------------------------------------------
 
 
@@ -497,64 +482,3 @@ def test_a_close_cuts_off_a_call_that_waits(durable: RedisServer):
             assert time.monotonic() - began < 3
         finally:
             durable.thaw()
-
-
-# --- behind the writer ------------------------------------------------------------------------------------
-
-
-@pytest.mark.fault
-def test_the_writer_carries_everything_through_kills_of_the_server(strict: RedisServer):
-    store = journal_at(lambda: strict.url, strict=True)
-    writer = JournalWriter(store, store.open(), strict=True, wake=bool)
-    writer.start()
-    has: dict[bytes, bytes] = {}
-    position = 0
-    try:
-        for number in range(600):
-            key = b"%d" % (number % 50)
-            has[key] = b"%d" % number
-            position = writer.put(Changes({key: has[key]}))
-            if number % 200 == 100:
-                strict.kill()
-                wait_until(lambda: writer.state is JournalState.AWAY)
-                strict.start()
-                wait_until(lambda: writer.state is JournalState.CONNECTED)
-        wait_until(lambda: writer.confirmed == position, 20)
-        kinds = [kind for kind, _ in writer.status()[1]]
-    finally:
-        assert writer.close(10.0)
-
-    assert kinds == ["journal.away", "journal.connected"] * 3
-    with journal(strict, strict=True) as again:
-        again.open()
-        assert entries(again) == has
-
-
-@pytest.mark.fault
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("thaws", [True, False])
-def test_a_frozen_server_makes_neither_the_loop_nor_its_end_wait(durable: RedisServer, thaws: bool):
-    store = journal_at(lambda: durable.url)
-    writer = JournalWriter(store, store.open(), strict=False, wake=bool)
-    writer.start()
-    puts = {b"%d" % number: bytes(1000) for number in range(1000)}
-    durable.freeze()
-    try:
-        began = time.monotonic()
-        for key, value in puts.items():
-            last = writer.put(Changes({key: value}))
-        assert time.monotonic() - began < 0.5
-        wait_until(lambda: writer.state is JournalState.AWAY)
-        assert writer.confirmed < last
-        if thaws:
-            durable.thaw()
-            wait_until(lambda: writer.confirmed == last)
-        began = time.monotonic()
-        assert writer.close(0.3) is thaws
-        assert time.monotonic() - began < 3
-    finally:
-        durable.thaw()
-
-    if thaws:
-        with journal(durable) as again:
-            assert entries(again) == puts

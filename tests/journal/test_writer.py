@@ -365,23 +365,6 @@ def test_a_journal_that_regresses_again_under_an_image_gets_it_again(disk, store
     assert loop.news.count("journal.regressed") == 1
 
 
-def test_a_file_that_was_removed_is_written_anew(tmp_path: Path):
-    path = tmp_path / "tasks.journal"
-    loop = Loop(FileJournal(path))
-    for number in range(5):
-        loop.confirmed(loop.put({b"%d" % number: b"x"}))
-    path.unlink()
-    loop.becomes(JournalState.REGRESSED)
-
-    loop.writer.replace(dict(loop.has))
-    loop.put({b"later": b"y"})
-
-    assert loop.close(10.0)
-    with closing(FileJournal(path)) as store:
-        assert store.open().epoch == 3
-        assert entries(store) == loop.has
-
-
 # --- superseded -------------------------------------------------------------------------------------------
 
 

@@ -131,15 +131,3 @@ def test_from_inside_a_task(cluster: Cluster, tmp_path: Path):
         (tmp_path / "gate").touch()
 
         assert parent.result(END_S) == 3
-
-
-def test_the_task_goes_on_without_its_own_client(cluster: Cluster, tmp_path: Path):
-    with cluster.mesh() as other:
-        with cluster.mesh() as mesh:
-            task = held(mesh, tmp_path)
-            attached = other.attach(task.task_id)
-            other.flush()
-            mesh.close(detach=True)
-        (tmp_path / "gate").touch()
-
-        assert attached.result(END_S) == "word"

@@ -50,18 +50,6 @@ def test_the_client_exits_and_others_fetch_the_outcome_as_often_as_they_like(clu
             assert mesh.attach(task_id).result(END_S) == 3
 
 
-def test_after_its_time_nothing_is_known_of_it(cluster):
-    task_id = left_behind(cluster, keep=0.2)
-    cluster.start_worker("first")
-    with cluster.mesh() as mesh:
-        wait_until(lambda: not any(mesh.status()["tasks"].values()), END_S, "it has ended")
-
-        def is_forgotten() -> bool:
-            return isinstance(mesh.attach(task_id).exception(END_S), UnknownTask)
-
-        wait_until(is_forgotten, END_S, "its outcome is not kept any more")
-
-
 @pytest.mark.parametrize("how", [{}, {"cancel": True}])
 def test_close_leaves_them_to_the_hub(cluster, how):
     with cluster.mesh() as mesh:
@@ -88,30 +76,6 @@ def test_a_task_leaves_them_to_the_hub(cluster, tmp_path: Path, how):
         gate.touch()
         [task_id] = words(f"{journal}.ids")
         assert mesh.attach(task_id).result(END_S) == "word"
-
-
-def test_a_bad_end_is_kept_as_well(cluster):
-    with cluster.mesh() as mesh:
-        failing = mesh.with_options(detach=True).submit(workload.refuse, "so it is")
-        given_up = mesh.with_options(detach=True).submit(workload.add, 1, 1)
-        mesh.flush()
-    cluster.start_worker("first")
-    with cluster.mesh() as mesh:
-        error = mesh.attach(failing.task_id).exception(END_S)
-        assert "so it is" in str(error)
-        assert mesh.attach(given_up.task_id).result(END_S) == 2
-
-
-def test_the_outcome_of_an_attached_task_is_kept_if_it_says_so(cluster):
-    cluster.start_worker("first")
-    with cluster.mesh() as mesh:
-        kept = mesh.with_options(keep=60).submit(workload.add, 1, 2)
-        others = mesh.submit(workload.add, 1, 3)
-        assert (kept.result(END_S), others.result(END_S)) == (3, 4)
-    with cluster.mesh() as mesh:
-        assert mesh.attach(kept.task_id).result(END_S) == 3
-        with pytest.raises(UnknownTask):
-            mesh.attach(others.task_id).result(END_S)
 
 
 def test_without_a_journal_durable_tasks_are_refused_with_the_cure(cluster):

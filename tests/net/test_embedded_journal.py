@@ -7,7 +7,6 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError
 from tests.harness.programs import Programs
-from tests.harness.waiting import wait_until
 from tests.net import workload
 
 END_S = 30
@@ -44,16 +43,6 @@ def test_tasks_outlive_the_process_of_the_mesh(programs: Programs, tmp_path: Pat
     assert Path(log).read_text() == ran
 
 
-def test_what_ends_leaves_the_journal(tmp_path: Path):
-    journal = tmp_path / "tasks.journal"
-    with Mesh(workers=1, journal=journal) as mesh:
-        assert [task.result(END_S) for task in [mesh.submit(workload.add, 1, n) for n in range(50)]]
-        wait_until(lambda: mesh.status()["journal"].get("waiting") == 0, END_S, "all is written")
-    with Mesh(workers=1, journal=journal) as mesh:
-        assert mesh.status()["clients"] != []
-        assert [client["present"] for client in mesh.status()["clients"]] == [True]
-
-
 def test_a_journal_at_an_address_is_refused_with_the_cure(tmp_path: Path):
     with pytest.raises(ConfigError, match="taskmesh hub --journal"):
         Mesh("tcp://127.0.0.1:1", journal=tmp_path / "tasks.journal")
@@ -65,9 +54,3 @@ def test_a_journal_of_the_environment_is_the_hub_programs(tmp_path: Path, monkey
         assert mesh.submit(workload.add, 1, 1).result(END_S) == 2
 
     assert not (tmp_path / "tasks.journal").exists()
-
-
-def test_what_is_no_journal_is_refused(tmp_path: Path):
-    (tmp_path / "text").write_text("no journal")
-    with pytest.raises(ConfigError, match="is no journal"):
-        Mesh(workers=1, journal=tmp_path / "text").submit(workload.add, 1, 1)

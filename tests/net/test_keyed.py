@@ -78,15 +78,6 @@ def test_beyond_loopback_without_keys_nothing_listens(programs: Programs):
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_a_hub_with_loose_keys_does_not_start(programs: Programs, ring: Ring):
-    (ring.hub.path / "hub.secret").chmod(0o644)
-
-    outcome = programs.run("hub", "--bind", "tcp://127.0.0.1:0", "--keys", str(ring.hub.path))
-
-    assert outcome.returncode == 2
-    assert "chmod 600" in outcome.stderr
-
-
 # --- who does not get in ----------------------------------------------------------------------------------
 
 

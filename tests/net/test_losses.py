@@ -16,26 +16,6 @@ pytestmark = pytest.mark.fault
 
 
 TCP = "tcp://127.0.0.1:0"
-LEASE = "3"
-
-
-def test_a_killed_worker_loses_nothing_over_ipc(programs, tmp_path):
-    address = programs.hub(f"ipc://{tmp_path}/hub")[1]
-    doomed = programs.worker(address, "--name", "doomed", slots=2)
-    journal, gate = tmp_path / "journal", tmp_path / "gate"
-    with Mesh(address) as mesh:
-        held = [mesh.submit(workload.hold, str(journal), f"{n}", str(gate)) for n in range(2)]
-        rest = [mesh.submit(workload.add, n, 1) for n in range(500)]
-        wait_until(lambda: len(words(journal)) == 2)
-
-        doomed.kill()
-        programs.worker(address, "--name", "spare", slots=2)
-        gate.touch()
-
-        assert [future.result(30) for future in held] == ["0", "1"]
-        assert [future.result(30) for future in rest] == list(range(1, 501))
-        assert {future.worker.partition("/")[0] for future in held} == {"spare"}
-        assert mesh.status()["finished"] == 502
 
 
 def test_a_second_signal_ends_a_worker_at_once_and_its_task_runs_elsewhere(programs, tmp_path):
@@ -74,28 +54,6 @@ def test_a_task_that_outlasts_the_grace_runs_elsewhere(programs, tmp_path):
         assert held.worker == "staying/0"
 
 
-def test_a_hub_that_is_killed_and_comes_back_loses_nothing_over_ipc(programs, tmp_path):
-    hub, address = programs.hub(f"ipc://{tmp_path}/hub", TASKMESH_LEASE=LEASE)
-    programs.worker(address, "--name", "steady")
-    journal, gate = tmp_path / "journal", tmp_path / "gate"
-    with Mesh(address) as mesh:
-        assert mesh.submit(workload.add, 1, 1).result(20) == 2
-        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
-        rest = [mesh.submit(workload.add, n, 1) for n in range(200)]
-        wait_until(lambda: words(journal) == ["held"])
-
-        hub.kill()
-        later = [mesh.submit(workload.add, n, 2) for n in range(100)]
-        programs.hub(address, TASKMESH_LEASE=LEASE)
-        wait_until(lambda: pool_states(mesh) == {"steady": "ready"}, 20)
-        gate.touch()
-
-        assert [future.result(40) for future in rest] == list(range(1, 201))
-        assert [future.result(40) for future in later] == list(range(2, 102))
-        assert held.result(40) == "held"
-        assert words(journal) == ["held"]  # its pool has kept it: it was not run again
-
-
 def test_a_worker_waits_for_a_hub_that_is_not_there_yet(programs: Programs, tmp_path):
     worker = programs.start("worker", "--address", f"ipc://{tmp_path}/hub", "--json")
     wait_until(lambda: '"event": "waiting"' in worker.errors, 20)
@@ -103,26 +61,6 @@ def test_a_worker_waits_for_a_hub_that_is_not_there_yet(programs: Programs, tmp_
     programs.hub(f"ipc://{tmp_path}/hub")
 
     assert worker.ready()["address"] == f"ipc://{tmp_path}/hub"
-
-
-def test_what_is_cancelled_while_no_hub_is_there_does_not_run_on(programs: Programs, tmp_path):
-    """The pool kept it for a client that might come back; the client was back, and it ran to its end."""
-    hub, address = programs.hub()
-    programs.worker(address, slots=2)
-    journal, gate = tmp_path / "journal", tmp_path / "gate"
-    with Mesh(address) as mesh:
-        held = [mesh.submit(workload.hold, str(journal), word, str(gate)) for word in ("kept", "cancelled")]
-        wait_until(lambda: len(words(journal)) == 2)
-        hub.kill()
-        assert held[1].cancel()
-        programs.hub(address)
-        wait_until(lambda: pool_states(mesh), 20)
-
-        assert mesh.submit(workload.add, 1, 2).result(20) == 3, "it takes the cancelled one's place"
-        assert not held[0].done()
-        gate.touch()
-        assert held[0].result(20) == "kept"
-        assert len(words(journal)) == 2
 
 
 def test_a_killed_hub_with_a_pool_leaves_no_process(programs: Programs, tmp_path):

@@ -103,22 +103,6 @@ def test_a_task_that_is_tried_again_gets_what_it_got_at_first(mesh, tmp_path):
     assert all(int(other.result(20)[0]) == 9 for other in others)
 
 
-@pytest.mark.fault
-def test_the_next_hub_gets_what_its_predecessor_had(programs, tmp_path):
-    hub, _, address = only_hub_and_worker(programs)
-    journal, gate = tmp_path / "journal", tmp_path / "gate"
-    with Mesh(address) as mesh:
-        data = numpy.ones(SIZES[0], numpy.uint8)
-        held = [mesh.submit(workload.held_sum, data, str(journal), f"{n}", str(gate)) for n in range(4)]
-        wait_until(lambda: len(words(journal)) == 2)
-        hub.kill()
-        programs.hub(address)
-        gate.touch()
-
-        assert [future.result(40) for future in held] == [SIZES[0]] * 4
-        assert len(mesh.submit(workload.filled, SIZES[0], 1).result(20)) == SIZES[0]
-
-
 def test_payloads_leave_a_hub_the_descriptors_that_it_needs(programs):
     few = (300, 300)
     line = command("hub", "--bind", "tcp://127.0.0.1:0", "--json")[1:]

@@ -152,11 +152,6 @@ def chain_then_elsewhere(depth: int) -> str:
 
 
 @task
-def who_ran(number: int) -> str:
-    return f"{number} {current_task().id}"
-
-
-@task
 def in_a_thread(count: int) -> int:
     found: list[int] = []
     thread = threading.Thread(
@@ -170,12 +165,6 @@ def in_a_thread(count: int) -> int:
 @pytest.mark.smoke
 def test_a_task_waits_for_tasks_of_its_own(mesh):
     assert squares.submit(50).result(WAIT_S) == sum(n * n for n in range(50))
-
-
-def test_all_slots_wait_and_all_goes_on(mesh):
-    futures = [squares.submit(20) for _ in range(12)]
-
-    assert [future.result(WAIT_S) for future in futures] == [sum(n * n for n in range(20))] * 12
 
 
 def test_recursion_far_beyond_the_places(mesh):
@@ -303,14 +292,6 @@ def test_a_child_that_cannot_run_here_when_no_place_is_left_says_so(local):
     assert "more slots" in text
 
 
-def test_children_have_ids_of_their_own(local):
-    @task
-    def families() -> list[str]:
-        return [future.result() for future in [who_ran.submit(number) for number in range(5)]]
-
-    assert len({line.split()[1] for line in families.submit().result(WAIT_S)}) == 5
-
-
 def test_children_go_first(local, tmp_path):
     """Else a thousand parents would all begin before the first of them could end."""
     journal = tmp_path / "journal"
@@ -330,15 +311,6 @@ def test_children_go_first(local, tmp_path):
         alive += 1 if word.startswith("begin") else -1
         most = max(most, alive)
     assert most <= 5 * SLOTS
-
-
-def test_an_idle_mesh_forgets_nothing_and_leaves_nothing(tmp_path):
-    """Leaving the mesh while a parent waits for its children waits for both."""
-    journal = tmp_path / "journal"
-    with Mesh(workers=1) as mesh:
-        future = mesh.submit(sends_and_returns, str(journal), 5)
-    assert future.result(0) == "sent"
-    assert len(words(journal)) == 5
 
 
 def test_an_interrupted_mesh_ends_at_once_with_parents_waiting(tmp_path):

@@ -1,4 +1,4 @@
-"""Several pools: which of them gets what, and what an operator sees and commands."""
+"""Several pools of one hub: what an operator sees of them, and what is refused."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,6 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import SerializationError
-from tests.harness.journal import words
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import workload
@@ -14,12 +13,8 @@ from tests.net import workload
 
 @pytest.fixture(scope="module")
 def pools(shared_programs: Programs, shared_address: str) -> str:
-    """The hub with pools `first` (two slots), `slow` (other queues) and `strong` (tags)."""
-    for line in (
-        ("--name", "slow", "--queues", "slow,extra"),
-        ("--name", "strong", "--queues", "strong", "--tags", "gpu,big"),
-    ):
-        shared_programs.worker(shared_address, *line)
+    """The hub with pools `first` (two slots) and `slow` (another queue)."""
+    shared_programs.worker(shared_address, "--name", "slow", "--queues", "slow")
     return shared_address
 
 
@@ -27,32 +22,6 @@ def pools(shared_programs: Programs, shared_address: str) -> str:
 def mesh(pools: str) -> Iterator[Mesh]:
     with Mesh(pools) as mesh:
         yield mesh
-
-
-def workers(futures: list) -> set[str]:
-    return {future.worker.partition("/")[0] for future in futures}
-
-
-def test_a_queue_is_served_by_the_pools_that_name_it(mesh):
-    extra = mesh.with_options(queue="extra")
-    plain = [mesh.submit(workload.add, number, 1) for number in range(50)]
-    other = [extra.submit(workload.add, number, 1) for number in range(50)]
-
-    assert [future.result(20) for future in plain + other] == [*range(1, 51)] * 2
-    assert workers(plain) == {"first"}
-    assert workers(other) == {"slow"}
-
-
-def test_tags_are_what_a_pool_must_have_all_of(mesh):
-    tagged = mesh.with_options(queue="strong", tags=["gpu"])
-    lacking = mesh.with_options(queue="strong", tags=["gpu", "tpu"]).submit(workload.add, 1, 1)
-
-    futures = [tagged.submit(workload.add, number, 1) for number in range(20)]
-
-    assert [future.result(20) for future in futures] == list(range(1, 21))
-    assert workers(futures) == {"strong"}
-    assert mesh.status()["tasks"]["QUEUED"] == 1
-    assert lacking.cancel()
 
 
 def test_a_task_that_no_pool_serves_waits_for_one(mesh, programs, pools):
@@ -76,20 +45,6 @@ def test_a_result_above_the_limit_of_its_pool_is_that_tasks_failure(mesh, progra
     assert isinstance(error, SerializationError)
     assert "above max_payload = 100,000" in str(error)
     assert [len(futures[index].result(20)) for index in (0, 2)] == [99_000, 10]
-
-
-def test_pools_with_work_for_both_share_it(mesh, programs, pools, tmp_path):
-    gate, journal = tmp_path / "gate", tmp_path / "journal"
-    for name in ("one", "two"):
-        programs.worker(pools, "--name", name, "--queues", "both")
-    both = mesh.with_options(queue="both")
-
-    held = [both.submit(workload.hold, str(journal), f"{number}", str(gate)) for number in range(2)]
-    wait_until(lambda: len(words(journal)) == 2)  # with one slot each: both pools run one
-    gate.touch()
-
-    assert [future.result(20) for future in held] == ["0", "1"]
-    assert workers(held) == {"one", "two"}
 
 
 def test_a_second_pool_of_a_name_is_refused_and_the_first_works_on(mesh, shared_programs, pools):

@@ -22,10 +22,8 @@ from tests.harness.journal import words
 from tests.harness.keys import Ring
 from tests.harness.program import END_S, Program
 from tests.harness.programs import Programs
-from tests.harness.waiting import wait_until
 from tests.net import workload
 
-SHORT_LEASE = {"TASKMESH_LEASE": "3"}
 LYING_HUB = """
 import sys
 from taskmesh.cli import main
@@ -157,21 +155,6 @@ def test_the_pool_in_a_hubs_own_process_verifies_too(programs: Programs, ring: R
     with Mesh(address, keys=ring.peer("client", "alice"), open_timeout=20) as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
         assert list(mesh.map(workload.add, range(30), range(30), chunksize=5)) == list(range(0, 60, 2))
-
-
-def test_signed_tasks_survive_the_hubs_restart(keyed: Cluster, tmp_path: Path):
-    journal, gate = tmp_path / "journal", tmp_path / "gate"
-    with keyed.mesh() as mesh:
-        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
-        waiting = [mesh.submit(workload.add, n, 1) for n in range(20)]
-        wait_until(journal.exists)
-
-        keyed.hub.kill()
-        keyed.start_hub(SHORT_LEASE)
-        gate.touch()
-
-        assert held.result(30) == "held"
-        assert [future.result(30) for future in waiting] == list(range(1, 21))
 
 
 def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Cluster, tmp_path: Path):

@@ -100,15 +100,6 @@ def stop_at(number: int, journal: str, gate: str) -> int:
     return number
 
 
-def fail_first(journal: str) -> int:
-    """Fails the first two times."""
-    note(journal, "try")
-    times = len(words(journal))
-    if times < 3:
-        raise Refusal(f"attempt {times}")
-    return times
-
-
 def noted(argument: tuple[str, str]) -> str:
     """As `note`, with one argument."""
     return note(*argument)

@@ -80,12 +80,6 @@ def chatter(count: int) -> int:
     return count
 
 
-def chdir_and_leave(path: str) -> str:
-    os.chdir(path)
-    os.umask(0o077)
-    return os.getcwd()
-
-
 # --- ends of all kinds ---
 
 
@@ -128,16 +122,6 @@ def turn_stdout_to(path: str) -> None:
     os.dup2(file, 1)
     os.close(file)
     os.close(2)
-
-
-def eat_memory(size: int) -> int:
-    """Allocate under a limit of the address space that is lifted again."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, hard))
-    try:
-        return len(bytearray(size))
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 # --- children and threads ---

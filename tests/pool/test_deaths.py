@@ -57,13 +57,6 @@ def test_death_by_a_task_is_told_with_its_status(driver, function, args, status,
     assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
 
 
-def test_deep_recursion_is_a_failure_or_a_told_death(driver):
-    driver.start(0)
-    [serial] = driver.call(0, tasks.recurse)
-
-    assert driver.failure(0, serial).type_name == "RecursionError"
-
-
 def test_everything_sent_before_a_kill_arrives(driver, gates):
     gate = gates()
     driver.start(0)
@@ -104,28 +97,6 @@ def test_kill_before_the_slot_is_up(driver):
     assert exited.status == -signal.SIGKILL
     # the order may reach the fork server so late that the slot is up and has taken its first ticket
     assert len(driver.values[0]) + exited.unstarted in {1, 2}
-
-
-def test_frozen_slot_can_be_killed(driver, gates):
-    gate = gates()
-    driver.start(0)
-    driver.call(0, wait_at, (gate.path,))
-    driver.run_until(gate.reached)
-    os.kill(driver.host.pids()[0], signal.SIGSTOP)
-
-    driver.host.kill(0)
-
-    assert driver.exit_of(0).status == -signal.SIGKILL
-
-
-def test_slot_that_holds_the_gil_can_be_killed_and_others_run(driver):
-    driver.start(0, 1)
-    driver.call(0, tasks.hold_gil, (120,))
-
-    assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
-
-    driver.host.kill(0)
-    assert driver.exit_of(0).status == -signal.SIGKILL
 
 
 # --- children of tasks ---
@@ -182,28 +153,6 @@ def test_child_that_raises_out_of_the_task_is_no_slot(driver):
 # --- what tasks do to their process ---
 
 
-def test_task_that_closes_a_thousand_descriptors(driver):
-    driver.start(0)
-
-    serials = driver.call(0, tasks.close_descriptors, (3, 1000))
-    others = driver.call(0, tasks.add, (1, 1))
-
-    driver.run_until(lambda: driver.finished(0, serials + others))
-    assert driver.values[0][others[0]] == 2
-
-
-def test_task_that_closes_all_descriptors_ends_its_slot_alone(driver):
-    driver.start(0, 1)
-
-    driver.call(0, tasks.close_descriptors, (3, 1 << 20))
-    driver.call(0, tasks.nothing)
-
-    exited = driver.exit_of(0)
-    assert exited.status != 0
-    assert exited.ready
-    assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
-
-
 @pytest.mark.parametrize(
     "function", [tasks.replace_handlers, tasks.leave_thread, tasks.leave_stubborn_thread]
 )
@@ -215,26 +164,6 @@ def test_slot_goes_on_and_stops_whatever_a_task_leaves_in_it(driver, function):
     driver.host.stop(0)
 
     assert driver.exit_of(0).status == 0
-
-
-def test_changed_directory_breaks_nothing(driver, tmp_path):
-    driver.start(0)
-    gone = tmp_path / "gone"
-    gone.mkdir()
-
-    assert driver.result(0, driver.call(0, tasks.chdir_and_leave, (str(gone),))[0]) == str(gone)
-    gone.rmdir()
-
-    assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
-
-
-def test_memory_error_is_an_ordinary_failure(driver):
-    driver.start(0)
-
-    failure = driver.failure(0, driver.call(0, tasks.eat_memory, (4 << 30,))[0])
-
-    assert (failure.kind, failure.type_name) == ("exception", "MemoryError")
-    assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
 
 
 # --- fork server ---

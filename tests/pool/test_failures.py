@@ -172,14 +172,6 @@ def test_items_of_a_chunk_fail_alone(slot):
     assert outcome[1][1].kind == "result"
 
 
-def test_failures_in_a_row_are_collected(slot):
-    serials = slot.call(0, tasks.raise_this, *[(ValueError(str(i)),) for i in range(500)])
-
-    slot.run_until(lambda: slot.finished(0, serials))
-
-    assert [slot.failures[0][serial].text for serial in serials] == [str(i) for i in range(500)]
-
-
 def test_results_and_failures_mixed(slot):
     calls = [(i, "x" if i % 7 == 0 else 1) for i in range(1000)]
 

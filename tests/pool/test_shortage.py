@@ -24,24 +24,6 @@ def server_of(driver) -> int:
     return psutil.Process(next(iter(driver.host.pids().values()))).ppid()
 
 
-@pytest.mark.fault
-def test_kill_for_memory_is_told_as_such(driver):
-    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
-    with group_of("memory") as group:
-        driver.start(9)
-        group.add(server_of(driver))
-        driver.start(0, 1)
-        group.set_memory(200 << 20)
-        driver.call(0, tasks.devour)
-
-        exited = driver.exit_of(0)
-
-        assert (exited.status, exited.oom) == (-signal.SIGKILL, True)
-        os.kill(driver.host.pids()[1], signal.SIGKILL)
-        assert not driver.exit_of(1).oom
-        driver.close()
-
-
 def test_our_kill_for_memory_is_told_as_the_kernels_with_the_reason(driver):
     driver.start(0)
     driver.call(0, tasks.spin)
@@ -92,26 +74,6 @@ def test_our_own_kill_is_not_taken_for_the_kernels(driver):
     driver.host.kill(0)
 
     assert not driver.exit_of(0).oom
-
-
-@pytest.mark.fault
-def test_fork_that_is_refused_is_reported(driver):
-    require(is_available("pids"), "a pids cgroup that we may write to: run as root")
-    with group_of("pids") as group:
-        driver.start(0)
-        group.add(server_of(driver))
-        group.set_pids(1)
-
-        driver.host.start(1)
-        exited = driver.exit_of(1)
-        assert not exited.ready
-        assert "no process for the slot" in exited.log
-        assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
-
-        group.set_pids(10)
-        driver.start(1)
-        assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
-        driver.close()
 
 
 def test_slot_without_descriptors_is_reported(driver, monkeypatch):

@@ -18,6 +18,7 @@ from taskmesh.sockets import (
     Pull,
     Push,
     SocketClosed,
+    Sub,
     UnsupportedLibrary,
 )
 from taskmesh.sockets import errors as socket_errors
@@ -198,11 +199,12 @@ def test_a_bind_that_fails_leaves_no_trace(context: Context) -> None:
 
 
 def test_a_closed_socket_says_so(context: Context) -> None:
-    push, pull = Push(context), Pull(context)
+    push, pull, sub = Push(context), Pull(context), Sub(context)
     pull.connect(push.bind("inproc://closed"))
     push.close()
     push.close()
     pull.close()
+    sub.close()
 
     assert push.closed
     for call in (
@@ -218,6 +220,7 @@ def test_a_closed_socket_says_so(context: Context) -> None:
         lambda: push.connect("inproc://other"),
         push.fileno,
         lambda: push.endpoint,
+        lambda: sub.subscribe(b""),
     ):
         with pytest.raises(SocketClosed):
             call()

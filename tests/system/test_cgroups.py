@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from taskmesh.system import cgroups
-from tests.harness.requirement import require
-from tests.pool.cgroup import group_of, is_available
 
 MACHINE = 8 << 30
 
@@ -94,21 +90,6 @@ def test_what_is_left_of_the_tightest_limit(
     memory = cgroups.LimitedMemory()
 
     assert (memory.least_left() if memory else None) == expected
-
-
-@pytest.mark.fault
-def test_the_limit_of_a_real_control_group_is_seen() -> None:
-    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
-    asks = "from taskmesh.system.cgroups import memory_limit; input(); print(memory_limit())"
-    with (
-        group_of("memory") as group,
-        subprocess.Popen(
-            [sys.executable, "-c", asks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as child,
-    ):
-        group.set_memory(300 << 20)
-        group.add(child.pid)
-        assert child.communicate("go\n", timeout=50)[0] == f"{300 << 20}\n"
 
 
 def test_a_kill_explains_a_death_that_comes_after_a_fork(

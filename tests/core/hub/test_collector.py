@@ -2,11 +2,11 @@
 
 import pytest
 
-from taskmesh.core.events import FromPool
+from taskmesh.core.events import FromClient, FromPool
 from taskmesh.core.hub.failures import jitter_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import CHUNK, DoneRun, Failed
-from tests.core.rig import EPOCH, HubRig, spec
+from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Run
+from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 
 @pytest.fixture
@@ -24,6 +24,18 @@ def test_a_success_is_delivered_once(rig):
 
     assert rig.outcomes() == {1: "done", 2: "done"}
     assert rig.hub.collector.duplicates == 1
+
+
+def test_arguments_and_results_pass_as_they_came(rig):
+    payloads, one = [b"", b"\0" * 70_000, "\N{SNOWMAN}".encode()], spec()
+    run = Run(number_of(one), 0, [1, 2, 3], payloads)
+    rig.tell(FromClient(1, m.Submit(1, [(number_of(one), one)], [run])))
+    assert [data for message in rig.pushed for run in message.runs for data in run.payloads] == payloads
+
+    done = DoneRun(number_of(one), 1, 1, "p/0", [1, 2, 3], payloads, 0.1)
+    rig.tell(FromPool(m.Results(EPOCH, 1, 1, [done], [], [])))
+    delivered = [message for message in rig.told[1] if isinstance(message, m.Deliver)]
+    assert [data for message in delivered for run in message.done for data in run.payloads] == payloads
 
 
 def test_the_first_success_of_any_attempt_wins(rig):

@@ -18,6 +18,11 @@ def rig_with(**config: object) -> HubRig:
     return rig
 
 
+@pytest.fixture
+def rig() -> HubRig:
+    return rig_with()
+
+
 def upstream_of(rig: HubRig, end: str) -> int:
     """Submits a task that can end so."""
     options = {"lost": {"acks": "early"}, "expired": {"expires": 5.0, "queue": "elsewhere"}}.get(end, {})
@@ -100,9 +105,8 @@ def test_when_failure(end):
 
 
 @pytest.mark.parametrize(("when", "kind"), [(SUCCESS, "cancelled"), (DONE, None), (FAILURE, "cancelled")])
-def test_what_depends_on_a_skipped_task(when, kind):
+def test_what_depends_on_a_skipped_task(rig, when, kind):
     """It is skipped likewise, but for what runs whatever came."""
-    rig = rig_with()
     session = rig.join()
     (first,) = rig.submit()
     skipped = rig.depend(after=(first,), when=FAILURE)
@@ -115,8 +119,7 @@ def test_what_depends_on_a_skipped_task(when, kind):
     assert not [record for record in rig.records if record.kind == "task.failed"]
 
 
-def test_when_failure_starts_at_the_first_one():
-    rig = rig_with()
+def test_when_failure_starts_at_the_first_one(rig):
     session = rig.join(slots=3)
     first, second = rig.submit(count=2)
     seq = rig.depend(after=(first, second), when=FAILURE)
@@ -130,8 +133,7 @@ def test_when_failure_starts_at_the_first_one():
 # --- the table --------------------------------------------------------------------------------------------
 
 
-def test_it_starts_when_the_last_one_has_succeeded():
-    rig = rig_with()
+def test_it_starts_when_the_last_one_has_succeeded(rig):
     session = rig.join(slots=3)
     first, second = rig.submit(count=2)
     seq = rig.depend(first, after=(second,))
@@ -143,8 +145,7 @@ def test_it_starts_when_the_last_one_has_succeeded():
     assert rig.values_of(seq)[0] == [first]
 
 
-def test_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
-    rig = rig_with()
+def test_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on(rig):
     session = rig.join(slots=3)
     first, second = rig.submit(count=2)
     joined = rig.depend(first, second)
@@ -161,9 +162,8 @@ def test_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
     assert rig.outcomes()[second] == "done"
 
 
-def test_dependents_see_terminal_states_only():
+def test_dependents_see_terminal_states_only(rig):
     """A retry of the upstream task is nothing that they hear of."""
-    rig = rig_with()
     session = rig.join()
     (first,) = rig.submit(one=spec("retried", max_retries=1, backoff=0.5, jitter=False))
     seq = rig.depend(first)
@@ -175,8 +175,7 @@ def test_dependents_see_terminal_states_only():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_several_end_in_one_message_and_doubles_do_not_count():
-    rig = rig_with()
+def test_several_end_in_one_message_and_doubles_do_not_count(rig):
     session = rig.join(slots=4)
     first, second, third = rig.submit(count=3)
     seq = rig.depend(first, second, third)
@@ -188,8 +187,7 @@ def test_several_end_in_one_message_and_doubles_do_not_count():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_the_same_task_twice_is_one_edge():
-    rig = rig_with()
+def test_the_same_task_twice_is_one_edge(rig):
     session = rig.join()
     (first,) = rig.submit()
     seq = rig.depend(first, first, after=(first,))
@@ -198,8 +196,7 @@ def test_the_same_task_twice_is_one_edge():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepted_meanwhile():
-    rig = rig_with()
+def test_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepted_meanwhile(rig):
     rig.join()
     seq = rig.depend(77)
 
@@ -213,8 +210,7 @@ def test_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepted_me
     assert rig.values_of(seq)[1][77].payload == b"known"
 
 
-def test_cancelling_a_dependent_leaves_the_upstream_task_alone():
-    rig = rig_with()
+def test_cancelling_a_dependent_leaves_the_upstream_task_alone(rig):
     session = rig.join()
     (first,) = rig.submit()
     seq = rig.depend(first)
@@ -226,8 +222,7 @@ def test_cancelling_a_dependent_leaves_the_upstream_task_alone():
     assert rig.hub.state.dependencies.values == {}
 
 
-def test_expiry_counts_while_it_waits():
-    rig = rig_with()
+def test_expiry_counts_while_it_waits(rig):
     session = rig.join()
     (first,) = rig.submit()
     seq = rig.depend(first, one=spec("brief", expires=3.0))
@@ -259,9 +254,8 @@ def test_a_delay_and_a_dependency_are_both_waited_for():
 
 
 @pytest.mark.parametrize("how", ["fails", "is returned", "pool dies"])
-def test_one_that_another_hub_has_started_cannot_start_again_without_its_values(how):
+def test_one_that_another_hub_has_started_cannot_start_again_without_its_values(rig, how):
     """Seed 1673: the earlier hub had the outcome; here the task before it was cancelled."""
-    rig = rig_with()
     one = spec(max_retries=3)
     runs = [
         Run(number_of(one), 0, [1], [b"call"], again=True),
@@ -283,9 +277,8 @@ def test_one_that_another_hub_has_started_cannot_start_again_without_its_values(
     assert rig.pushed == []
 
 
-def test_one_of_the_same_message_that_has_ended_since_it_was_sent():
+def test_one_of_the_same_message_that_has_ended_since_it_was_sent(rig):
     """Seed 592277246949: the hub was full; when the Submit came again, its client had the outcome already."""
-    rig = rig_with()
     session = rig.join()
     one = spec()
     (first,) = rig.submit(one=one)
@@ -303,8 +296,7 @@ def test_one_of_the_same_message_that_has_ended_since_it_was_sent():
     assert rig.outcomes() == {first: "done"}
 
 
-def test_its_time_comes_in_the_step_in_which_it_is_blocked():
-    rig = rig_with()
+def test_its_time_comes_in_the_step_in_which_it_is_blocked(rig):
     (first,) = rig.submit(one=spec("fleeting", expires=0.6, queue="elsewhere"))
     seq = rig.depend(first, delay=1.4)
     rig.join()
@@ -315,8 +307,7 @@ def test_its_time_comes_in_the_step_in_which_it_is_blocked():
     assert rig.pushed == []
 
 
-def test_unstarted_dependents_are_cancelled_at_once():
-    rig = rig_with()
+def test_unstarted_dependents_are_cancelled_at_once(rig):
     rig.join()
     (first,) = rig.submit()
     seq = rig.depend(first)
@@ -325,9 +316,8 @@ def test_unstarted_dependents_are_cancelled_at_once():
     assert rig.outcomes() == {seq: "cancelled"}
 
 
-def test_a_waiter_of_a_key_that_gives_up_blocks_what_depends_on_it():
+def test_a_waiter_of_a_key_that_gives_up_blocks_what_depends_on_it(rig):
     """The task itself goes on, for the other who submitted it under the same key."""
-    rig = rig_with()
     session = rig.join()
     (first,) = rig.submit(key="k")
     (second,) = rig.submit(key="k")
@@ -339,8 +329,7 @@ def test_a_waiter_of_a_key_that_gives_up_blocks_what_depends_on_it():
     assert rig.state(1, on_first) == "SENT"
 
 
-def test_explain_names_the_reason():
-    rig = rig_with()
+def test_explain_names_the_reason(rig):
     session = rig.join(slots=4)
     seqs = rig.submit(count=2)
     last = rig.depend(seqs[0], after=(seqs[1],), delay=60.0)
@@ -359,8 +348,7 @@ def test_explain_names_the_reason():
 # --- outcomes ---------------------------------------------------------------------------------------------
 
 
-def test_an_outcome_goes_once_to_each_lane_and_is_forgotten_after_the_last_need():
-    rig = rig_with()
+def test_an_outcome_goes_once_to_each_lane_and_is_forgotten_after_the_last_need(rig):
     one, other = rig.join("a", slots=4), rig.join("b", slots=4)
     (first,) = rig.submit()
     seqs = [rig.depend(first) for _ in range(6)]
@@ -411,9 +399,8 @@ def test_without_room_for_an_outcome_its_dependents_fail_and_say_so():
     assert rig.state(1, after) == "SENT"
 
 
-def test_what_is_ready_goes_to_the_front_in_the_order_of_submission():
+def test_what_is_ready_goes_to_the_front_in_the_order_of_submission(rig):
     """So that what is begun is finished first, and outcomes are not held for long."""
-    rig = rig_with()
     session = rig.join(slots=1)
     (first,) = rig.submit()
     seqs = [rig.depend(first) for _ in range(3)]
@@ -425,8 +412,7 @@ def test_what_is_ready_goes_to_the_front_in_the_order_of_submission():
     assert pushed(rig) == [first, *seqs, *others]
 
 
-def test_a_great_many_are_blocked_in_portions():
-    rig = rig_with()
+def test_a_great_many_are_blocked_in_portions(rig):
     session = rig.join()
     (first,) = rig.submit()
     seqs = list(range(10, 10 + 2 * PORTION))

@@ -23,6 +23,14 @@ def hub(entries: dict | None = None, *, wall: float = WALL, **config: object) ->
     return rig
 
 
+@pytest.fixture
+def rig() -> HubRig:
+    """A hub with an empty journal, and client 1."""
+    rig = hub()
+    rig.client()
+    return rig
+
+
 def after_death(rig: HubRig, *, wall: float = WALL) -> HubRig:
     """The hub is killed; the next one has what was written."""
     return hub(rig.journal, wall=wall)
@@ -62,9 +70,7 @@ def acknowledge(rig: HubRig, client: int = 1) -> None:
     rig.tell(ev.FromClient(client, m.ResultAck(EPOCH, deliveries[-1])))
 
 
-def test_a_task_is_accepted_when_it_is_written():
-    rig = hub()
-    rig.client()
+def test_a_task_is_accepted_when_it_is_written(rig):
     rig.submit()
     rig.submit()
     rig.after(0.5)
@@ -75,9 +81,7 @@ def test_a_task_is_accepted_when_it_is_written():
     assert kinds(rig) == "ccs"
 
 
-def test_what_is_not_durable_is_accepted_at_once():
-    rig = hub()
-    rig.client()
+def test_what_is_not_durable_is_accepted_at_once(rig):
     rig.submit(one=spec("bound", on_client_loss="cancel"))
     rig.submit(one=spec("once", acks="early"))
     rig.after(0.5)
@@ -86,9 +90,7 @@ def test_what_is_not_durable_is_accepted_at_once():
     assert rig.unwritten == []
 
 
-def test_a_task_goes_from_the_journal_when_its_client_has_the_outcome():
-    rig = hub()
-    rig.client()
+def test_a_task_goes_from_the_journal_when_its_client_has_the_outcome(rig):
     session = rig.join()
     rig.submit(count=3)
     run_all(rig, session)
@@ -100,9 +102,7 @@ def test_a_task_goes_from_the_journal_when_its_client_has_the_outcome():
     assert rig.journal == {}
 
 
-def test_which_tasks_of_a_chunk_are_over_is_written_now_and_then():
-    rig = hub()
-    rig.client()
+def test_which_tasks_of_a_chunk_are_over_is_written_now_and_then(rig):
     session = rig.join(slots=1)
     seqs = rig.submit(count=3)
     rig.report(session, done=(rig.held[session][0],))
@@ -115,18 +115,14 @@ def test_which_tasks_of_a_chunk_are_over_is_written_now_and_then():
     assert [again.state(1, seq) for seq in seqs] == ["finished", "WAITING", "WAITING"]
 
 
-def test_a_task_that_is_given_up_goes():
-    rig = hub()
-    rig.client()
+def test_a_task_that_is_given_up_goes(rig):
     (seq,) = rig.submit()
     rig.cancel(1, seq)
     rig.write()
     assert rig.journal == {}
 
 
-def test_a_client_that_leaves_and_cancels_its_tasks():
-    rig = hub()
-    rig.client()
+def test_a_client_that_leaves_and_cancels_its_tasks(rig):
     rig.submit()
     rig.tell(ev.FromClient(1, m.ClientBye(cancel=True)))
     rig.after(0.5)
@@ -152,9 +148,7 @@ def test_a_client_that_leaves_its_tasks_to_the_hub():
     assert attached(rig, seq, 3) == "unknown"
 
 
-def test_hub_and_client_die_and_the_task_runs():
-    rig = hub()
-    rig.client()
+def test_hub_and_client_die_and_the_task_runs(rig):
     seqs = rig.submit(count=2)
     rig.write()
 
@@ -170,9 +164,7 @@ def test_hub_and_client_die_and_the_task_runs():
     assert again.journal == {}
 
 
-def test_a_client_that_comes_back_submits_again_and_it_runs_once():
-    rig = hub()
-    rig.client()
+def test_a_client_that_comes_back_submits_again_and_it_runs_once(rig):
     (seq,) = rig.submit()
     rig.write()
     again = after_death(rig)
@@ -190,9 +182,7 @@ def test_a_client_that_comes_back_submits_again_and_it_runs_once():
     assert accepted(again) == 1
 
 
-def test_another_program_waits_for_a_task_of_a_client_that_is_gone():
-    rig = hub()
-    rig.client()
+def test_another_program_waits_for_a_task_of_a_client_that_is_gone(rig):
     (seq,) = rig.submit()
     rig.write()
     again = after_death(rig)
@@ -202,9 +192,7 @@ def test_another_program_waits_for_a_task_of_a_client_that_is_gone():
     assert attached(again, seq) == "done"
 
 
-def test_an_outcome_waits_from_the_end_of_its_task():
-    rig = hub()
-    rig.client()
+def test_an_outcome_waits_from_the_end_of_its_task(rig):
     (seq,) = rig.submit()
     rig.write()
     again = hub(rig.journal, result_ttl=3.0)
@@ -223,9 +211,7 @@ def test_an_outcome_waits_from_the_end_of_its_task():
 
 
 @pytest.mark.parametrize("end", ["done", "exception"])
-def test_an_outcome_that_waits_for_its_client_outlives_the_hub_and_the_task_does_not_run_again(end):
-    rig = hub()
-    rig.client()
+def test_an_outcome_that_waits_for_its_client_outlives_the_hub_and_the_task_does_not_run_again(rig, end):
     (first,) = rig.submit()
     when = 1 if end == "exception" else 0  # DONE
     one = spec("held back", queue="elsewhere")
@@ -258,9 +244,7 @@ def test_an_outcome_that_waits_for_its_client_outlives_the_hub_and_the_task_does
 
 
 @pytest.mark.parametrize("one", [spec(), spec(keep=60.0, detach=True), spec(expires=600.0)])
-def test_tasks_start_in_the_order_in_which_they_were_submitted(one):
-    rig = hub()
-    rig.client()
+def test_tasks_start_in_the_order_in_which_they_were_submitted(rig, one):
     rig.submit(count=3, one=one)
     rig.submit(count=2, one=one)
     rig.write()
@@ -271,9 +255,7 @@ def test_tasks_start_in_the_order_in_which_they_were_submitted(one):
     assert [key[1] for key in second.held[pool]] == [1, 2, 3, 4, 5]
 
 
-def test_a_pool_that_holds_it_goes_on():
-    rig = hub()
-    rig.client()
+def test_a_pool_that_holds_it_goes_on(rig):
     (seq,) = rig.submit()
     session = rig.join()
     (held,) = rig.held[session]
@@ -285,9 +267,7 @@ def test_a_pool_that_holds_it_goes_on():
     assert again.pushed == []
 
 
-def test_a_delay_goes_on_while_there_is_no_hub():
-    rig = hub()
-    rig.client()
+def test_a_delay_goes_on_while_there_is_no_hub(rig):
     one = spec()
     run = Run(number_of(one), 0, [1], [b"x"], delay=60.0)
     rig.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], [run])))
@@ -303,9 +283,7 @@ def test_a_delay_goes_on_while_there_is_no_hub():
     assert again.held[session] == [(1, 1, 1)]
 
 
-def test_a_task_expires_while_there_is_no_hub():
-    rig = hub()
-    rig.client()
+def test_a_task_expires_while_there_is_no_hub(rig):
     (seq,) = rig.submit(one=spec("fleeting", expires=30.0))
     rig.write()
     again = after_death(rig, wall=WALL + 31)
@@ -317,9 +295,7 @@ def test_a_task_expires_while_there_is_no_hub():
 
 @pytest.mark.parametrize("edges", ["needs", "after"])
 @pytest.mark.parametrize("end", ["done", "failed"])
-def test_what_depends_on_a_task_that_is_over_has_its_outcome(edges, end):
-    rig = hub()
-    rig.client()
+def test_what_depends_on_a_task_that_is_over_has_its_outcome(rig, edges, end):
     session = rig.join()
     (first,) = rig.submit()
     when = 1 if end == "failed" else 0  # DONE
@@ -345,9 +321,7 @@ def test_what_depends_on_a_task_that_is_over_has_its_outcome(edges, end):
     assert again.journal == {}
 
 
-def test_a_value_that_many_tasks_need_is_written_once():
-    rig = hub()
-    rig.client()
+def test_a_value_that_many_tasks_need_is_written_once(rig):
     one = spec()
     for number in (1, 2):
         run = Run(number_of(one), 0, [10 + number], [b"x"], needs=[[5]])
@@ -367,9 +341,7 @@ def test_a_value_that_many_tasks_need_is_written_once():
     assert again.journal == {}
 
 
-def test_a_journal_that_has_lost_what_was_written_is_written_again():
-    rig = hub()
-    rig.client()
+def test_a_journal_that_has_lost_what_was_written_is_written_again(rig):
     session = rig.join(slots=1)
     rig.submit(count=3)
     rig.depend(1)
@@ -387,10 +359,8 @@ def test_a_journal_that_has_lost_what_was_written_is_written_again():
     assert {key: entry for key, entry in rig.journal.items() if entry != Ends([])} == before
 
 
-def test_a_journal_that_is_lost_is_written_again_though_it_has_nothing():
+def test_a_journal_that_is_lost_is_written_again_though_it_has_nothing(rig):
     """Seed 2380: its writer waits for that, and what was on its way counts as written with it."""
-    rig = hub()
-    rig.client()
     rig.submit()
     run_all(rig, rig.join())
     acknowledge(rig)
@@ -401,9 +371,7 @@ def test_a_journal_that_is_lost_is_written_again_though_it_has_nothing():
     assert (accepted(rig), rig.journal) == (1, {})
 
 
-def test_a_full_journal_takes_no_more_durable_tasks():
-    rig = hub()
-    rig.client()
+def test_a_full_journal_takes_no_more_durable_tasks(rig):
     rig.tell(ev.JournalTold({"state": "away"}, is_full=True, is_lost=False, news=[]))
     rig.submit()
     assert isinstance(rig.told[1][-1], m.Busy)
@@ -439,9 +407,7 @@ def test_the_starts_in_long_windows_count_at_the_next_hub():
     assert len(second.held[pool]) == 1
 
 
-def test_what_was_never_written_is_not_deleted_either():
-    rig = hub()
-    rig.client()
+def test_what_was_never_written_is_not_deleted_either(rig):
     pool = rig.join(slots=2)
     past_recovery(rig, pool)
     rig.write()
@@ -462,9 +428,7 @@ def test_a_limit_that_an_operator_has_set_stays_set():
     assert after_death(rig).hub.state.ledger.limits.fixed == {"api": LimitRule("api", 1, 60.0)}
 
 
-def test_a_kept_outcome_answers_at_the_next_hub_for_as_long_as_it_says():
-    rig = hub()
-    rig.client()
+def test_a_kept_outcome_answers_at_the_next_hub_for_as_long_as_it_says(rig):
     pool = rig.join()
     (seq,) = rig.submit(one=spec(keep=60.0, detach=True), key="k")
     run_all(rig, pool)
@@ -480,9 +444,7 @@ def test_a_kept_outcome_answers_at_the_next_hub_for_as_long_as_it_says():
     assert len(after_death(rig, wall=WALL + 61.0).hub.state.result_cache) == 0
 
 
-def test_a_task_whose_outcome_is_kept_does_not_run_again_though_its_end_was_to_be_written_later():
-    rig = hub()
-    rig.client()
+def test_a_task_whose_outcome_is_kept_does_not_run_again_though_its_end_was_to_be_written_later(rig):
     pool = rig.join()
     _, last = rig.submit(count=2, one=spec(keep=60.0, detach=True))
     rig.report(pool, done=(rig.held[pool][0],))
@@ -499,9 +461,7 @@ def test_a_task_whose_outcome_is_kept_does_not_run_again_though_its_end_was_to_b
     assert kinds(second) == "kk"
 
 
-def test_a_client_that_comes_back_is_answered_with_what_is_kept():
-    rig = hub()
-    rig.client()
+def test_a_client_that_comes_back_is_answered_with_what_is_kept(rig):
     pool = rig.join()
     (seq,) = rig.submit(one=spec(keep=60.0))
     rig.write()

@@ -24,6 +24,14 @@ HELD = spec("held back")
 AT_LEAST_A_LEASE = 30.0
 
 
+@pytest.fixture
+def rig() -> HubRig:
+    """A hub with an empty journal, and client 1."""
+    rig = hub()
+    rig.client()
+    return rig
+
+
 def give(rig: HubRig, number: int, runs: list[Run], *specs: object, **more: object) -> None:
     """Client 1 submits this; the Submits of a rig's own `submit` do not count these."""
     named = [(number_of(one), one) for one in specs]
@@ -42,9 +50,7 @@ def long_after(rig: HubRig, session: int) -> None:
 
 
 class TestWhatTasksNeeded:
-    def test_an_outcome_stays_until_it_is_written_that_its_last_user_is_over(self):
-        rig = hub()
-        rig.client()
+    def test_an_outcome_stays_until_it_is_written_that_its_last_user_is_over(self, rig):
         session = rig.join(slots=1)
         give(rig, 1, [alone(HELD, 1), alone(HELD, 2), alone(HELD, 3)], HELD)
         give(rig, 2, [alone(HELD, 4, needs=[[1]]), alone(HELD, 5)])
@@ -61,9 +67,7 @@ class TestWhatTasksNeeded:
         values = [value.seq for push in again.pushed for run in push.runs for value in run.values]
         assert values == [1]
 
-    def test_it_goes_with_the_word_that_they_are_over(self):
-        rig = hub()
-        rig.client()
+    def test_it_goes_with_the_word_that_they_are_over(self, rig):
         session = rig.join(slots=1)
         give(rig, 1, [alone(HELD, 1), alone(HELD, 2, needs=[[1]]), alone(HELD, 3)], HELD)
         while len(rig.outcomes()) < 2:
@@ -72,38 +76,6 @@ class TestWhatTasksNeeded:
         rig.after(0.5)
         rig.write()
         assert "v" not in kinds(rig)
-
-
-class TestOutcomesThatWereWritten:
-    def test_a_task_whose_outcome_is_kept_does_not_run_again(self):
-        rig = hub()
-        rig.client()
-        session = rig.join()
-        kept = spec("kept", keep=60.0)
-        give(rig, 1, [alone(kept, 1), alone(HELD, 2)], kept, HELD)
-        rig.report(session, done=(rig.held[session][0],))
-        rig.write()
-        assert kinds(rig) == "ckss", "that it is over is not written yet"
-
-        again = after_death(rig)
-        session = again.join()
-        past_recovery(again, session)
-        assert [seq for _, seq, _ in again.held[session]] == [2]
-
-    def test_one_under_a_key_answers_its_client_that_comes_back(self):
-        rig = hub()
-        rig.client()
-        session = rig.join()
-        kept = spec("kept", keep=60.0)
-        give(rig, 1, [alone(kept, 1, key="k")], kept)
-        run_all(rig, session)
-        rig.write()
-
-        again = after_death(rig)
-        again.client()
-        give(again, 1, [alone(kept, 1, key="k", again=True)], kept)
-        again.after(0.5)
-        assert again.outcomes() == {1: "done"}
 
 
 class TestUpstreamThatIsNotDurable:
@@ -200,9 +172,7 @@ class TestUpstreamThatIsNotDurable:
 
 class TestWhatOthersWereTold:
     @pytest.mark.parametrize("brings", [True, False])
-    def test_a_task_whose_outcome_is_known_does_not_end_in_another_way(self, brings):
-        rig = hub()
-        rig.client()
+    def test_a_task_whose_outcome_is_known_does_not_end_in_another_way(self, rig, brings):
         session = rig.join(slots=1)
         give(rig, 1, [alone(HELD, 1), alone(HELD, 2)], HELD)
         elsewhere = spec("elsewhere", queue="elsewhere")
@@ -223,9 +193,7 @@ class TestWhatOthersWereTold:
         past_recovery(again, session)
         assert again.held[session] == [(1, 3, 1)]
 
-    def test_one_that_has_failed_is_not_tried_again(self):
-        rig = hub()
-        rig.client()
+    def test_one_that_has_failed_is_not_tried_again(self, rig):
         session = rig.join(slots=1)
         give(rig, 1, [alone(HELD, 1), alone(HELD, 2)], HELD)
         late = spec("late", queue="elsewhere")
@@ -240,10 +208,8 @@ class TestWhatOthersWereTold:
         past_recovery(again, session)
         assert again.held[session] == [(1, 3, 1)]
 
-    def test_one_that_comes_after_it_was_counted_as_unknown_runs(self):
+    def test_one_that_comes_after_it_was_counted_as_unknown_runs(self, rig):
         """Tasks that depend on it and come with it wait for its end; the one before them was told at once."""
-        rig = hub()
-        rig.client()
         late = spec("late", queue="elsewhere")
         give(rig, 1, [alone(BOUND, 1), alone(late, 2, needs=[[1]], when=DONE)], BOUND, late)
         rig.write()
@@ -263,9 +229,7 @@ class TestWhatOthersWereTold:
         assert again.outcomes() == {1: "done"}
 
 
-def test_a_task_that_came_again_is_in_two_chunks_and_ends_in_the_later_one():
-    rig = hub()
-    rig.client()
+def test_a_task_that_came_again_is_in_two_chunks_and_ends_in_the_later_one(rig):
     give(rig, 1, [alone(HELD, 1), alone(HELD, 5)], HELD)
     give(rig, 2, [alone(HELD, 2), alone(HELD, 3)])
     rig.write()
@@ -285,9 +249,7 @@ def test_a_task_that_came_again_is_in_two_chunks_and_ends_in_the_later_one():
     assert len(journal) == 0
 
 
-def test_a_hub_that_reads_what_it_wrote_writes_nothing_new():
-    rig = hub()
-    rig.client()
+def test_a_hub_that_reads_what_it_wrote_writes_nothing_new(rig):
     rig.submit(count=5)
     rig.submit(2)
     rig.write()

@@ -24,6 +24,11 @@ def rig_with(**config: object) -> HubRig:
     return rig
 
 
+@pytest.fixture
+def rig() -> HubRig:
+    return rig_with()
+
+
 def limited(*rules: LimitRule, name: str = "f", **options: object) -> Spec:
     return spec(name, limits=rules, **options)
 
@@ -72,8 +77,7 @@ def task_of(rig: HubRig, seq: int, client: int = 1) -> dict[str, object]:
 
 
 class TestRate:
-    def test_no_window_has_more_starts_than_the_rate(self):
-        rig = rig_with()
+    def test_no_window_has_more_starts_than_the_rate(self, rig):
         session = rig.join(slots=4)
         rig.submit(count=60, one=limited(API))
         starts = []
@@ -90,8 +94,7 @@ class TestRate:
         assert len(starts) == 60
         assert all(later - earlier >= 1.0 for earlier, later in zip(starts, starts[5:], strict=False))
 
-    def test_tasks_that_begin_late_keep_it(self):
-        rig = rig_with()
+    def test_tasks_that_begin_late_keep_it(self, rig):
         session = rig.join(slots=4)
         rig.submit(count=50, one=limited(LimitRule("api", 20, 1.0)))
         chance = random.Random(2)
@@ -105,8 +108,7 @@ class TestRate:
         begun.sort()
         assert all(later - earlier >= 1.0 for earlier, later in zip(begun, begun[20:], strict=False))
 
-    def test_tasks_that_begin_later_keep_it_once_they_have_ended(self):
-        rig = rig_with()
+    def test_tasks_that_begin_later_keep_it_once_they_have_ended(self, rig):
         session = rig.join(slots=50)
         rig.submit(count=50, one=limited(LimitRule("api", 20, 1.0)))
         begun: list[float] = []
@@ -121,8 +123,7 @@ class TestRate:
         assert max(begun) > 2.0
         assert all(later - earlier >= 1.0 for earlier, later in zip(begun, begun[20:], strict=False))
 
-    def test_is_used_to_the_full(self):
-        rig = rig_with()
+    def test_is_used_to_the_full(self, rig):
         session = rig.join(slots=4)
         rig.submit(count=250, one=limited(LimitRule("api", 20, 1.0)))
         for _ in range(200):
@@ -132,8 +133,7 @@ class TestRate:
 
         assert 20 * 10 * 0.97 <= len(pushed(rig)) <= 20 * 11
 
-    def test_starts_at_the_moment_at_which_a_window_has_room(self):
-        rig = rig_with()
+    def test_starts_at_the_moment_at_which_a_window_has_room(self, rig):
         session = rig.join(slots=10)
         rig.submit(count=7, one=limited(API))
         began = rig.now
@@ -145,8 +145,7 @@ class TestRate:
         assert len(pushed(rig)) == 7
         assert session
 
-    def test_a_failed_attempt_counts_and_its_retry_as_well(self):
-        rig = rig_with()
+    def test_a_failed_attempt_counts_and_its_retry_as_well(self, rig):
         session = rig.join(slots=10)
         rig.submit(count=5, one=limited(API, max_retries=1, backoff=0.1, jitter=False))
         rig.fail(session, rig.held[session][0])
@@ -155,16 +154,14 @@ class TestRate:
         wait(rig, 0.3)
         assert len(pushed(rig)) == 6
 
-    def test_a_task_handed_back_unstarted_gives_its_start_back(self):
-        rig = rig_with()
+    def test_a_task_handed_back_unstarted_gives_its_start_back(self, rig):
         session = rig.join(slots=10)
         rig.submit(count=6, one=limited(API))
         assert len(pushed(rig)) == 5
         rig.report(session, returned=(rig.held[session][0],))
         assert len(pushed(rig)) == 6
 
-    def test_a_smooth_rate_keeps_its_distance(self):
-        rig = rig_with()
+    def test_a_smooth_rate_keeps_its_distance(self, rig):
         rig.join(slots=50)
         rig.submit(count=11, one=limited(LimitRule("api", 5, 1.0, smooth=True)))
         counts = []
@@ -177,8 +174,7 @@ class TestRate:
 
 
 class TestConcurrency:
-    def test_no_more_run_at_a_time(self):
-        rig = rig_with()
+    def test_no_more_run_at_a_time(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=5, one=limited(GPU))
         assert len(rig.held[session]) == 2
@@ -214,8 +210,7 @@ class TestConcurrency:
 
         assert len(counter.holders) == len(held) == 2
 
-    def test_a_limited_task_goes_to_an_idle_slot_only(self):
-        rig = rig_with()
+    def test_a_limited_task_goes_to_an_idle_slot_only(self, rig):
         session = rig.join(slots=2)
         rig.submit(count=1, one=spec())
         finish(rig, session)  # its time is known: such tasks are sent ahead
@@ -223,8 +218,7 @@ class TestConcurrency:
 
         assert len(rig.held[session]) == 2
 
-    def test_limited_tasks_find_a_slot_where_others_are_sent_ahead(self):
-        rig = rig_with()
+    def test_limited_tasks_find_a_slot_where_others_are_sent_ahead(self, rig):
         session = rig.join(slots=2)
         rig.submit(count=1)
         finish(rig, session)
@@ -236,8 +230,7 @@ class TestConcurrency:
         assert late in pushed(rig)
         assert len(pushed(rig)) < 400
 
-    def test_limited_tasks_do_not_wait_for_a_pool_of_long_tasks(self):
-        rig = rig_with()
+    def test_limited_tasks_do_not_wait_for_a_pool_of_long_tasks(self, rig):
         long_ones, short_ones = rig.join("p", slots=2, queues=["a", "default"]), rig.join("q", slots=2)
         rig.submit(count=2, one=spec("long", queue="a"))
         rig.submit(count=1)
@@ -250,16 +243,14 @@ class TestConcurrency:
         assert len(rig.held[long_ones]) == 2
         assert late in pushed(rig)
 
-    def test_a_limit_that_is_reached_holds_up_nothing_else(self):
-        rig = rig_with()
+    def test_a_limit_that_is_reached_holds_up_nothing_else(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=5, one=limited(GPU, priority=5))
         rig.submit(count=3, one=spec("g"))
 
         assert len(rig.held[session]) == 5
 
-    def test_lone_tasks_go_past_a_limit_that_is_reached(self):
-        rig = rig_with()
+    def test_lone_tasks_go_past_a_limit_that_is_reached(self, rig):
         rig.join(slots=8)
         rig.submit(count=5, one=limited(GPU))
         assert not rig.hub.state.ledger.backlog.routes
@@ -268,8 +259,7 @@ class TestConcurrency:
 
 
 class TestSeveral:
-    def test_all_permits_are_taken_together_or_none(self):
-        rig = rig_with()
+    def test_all_permits_are_taken_together_or_none(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=10, one=limited(LimitRule("api", 3, 1.0), GPU))
         for _ in range(10):
@@ -282,8 +272,7 @@ class TestSeveral:
         finish(rig, session)
         assert len(pushed(rig)) == 6
 
-    def test_tasks_that_share_one_limit_take_turns(self):
-        rig = rig_with()
+    def test_tasks_that_share_one_limit_take_turns(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=4, one=limited(GPU, name="f"))
         others = rig.submit(count=4, one=limited(GPU, LimitRule("api", 100, 1.0), name="g"))
@@ -292,8 +281,7 @@ class TestSeveral:
 
         assert set(pushed(rig)) & set(others)
 
-    def test_a_frozen_pool_keeps_its_permits_until_its_lease_is_over(self):
-        rig = rig_with()
+    def test_a_frozen_pool_keeps_its_permits_until_its_lease_is_over(self, rig):
         frozen, alive = rig.join("p", slots=2), rig.join("q", slots=2)
         rig.submit(count=4, one=limited(GPU))
         while len(rig.held[frozen]) + len(rig.held[alive]) > len(rig.held[frozen]):
@@ -358,16 +346,14 @@ class TestSeveral:
 
 
 class TestKeys:
-    def test_each_key_has_a_limit_of_its_own_in_turn(self):
-        rig = rig_with()
+    def test_each_key_has_a_limit_of_its_own_in_turn(self, rig):
         session = rig.join(slots=8)
         tasks = submit(rig, limited(USER), *"aaaabbc")
         assert pushed(rig) == [tasks[0], tasks[4], tasks[6]]
         finish(rig, session)
         assert pushed(rig)[3:] == [tasks[1]]
 
-    def test_keys_are_served_in_turn(self):
-        rig = rig_with()
+    def test_keys_are_served_in_turn(self, rig):
         session = rig.join(slots=1)
         keys = [f"k{n % 10}" for n in range(100)]
         tasks = submit(rig, limited(USER), *sorted(keys))
@@ -380,8 +366,7 @@ class TestKeys:
         for start in range(0, 100, 10):
             assert len(set(order[start : start + 10])) == 10
 
-    def test_what_is_over_leaves_nothing_behind(self):
-        rig = rig_with()
+    def test_what_is_over_leaves_nothing_behind(self, rig):
         session = rig.join(slots=4)
         rules = (USER, LimitRule("each", 2, 5.0, keyed=True), API, GPU)
         submit(rig, limited(*rules), *(f"k{n}" for n in range(30)))
@@ -408,8 +393,7 @@ class TestKeys:
 
 
 class TestDefinitions:
-    def test_the_newer_one_counts(self):
-        rig = rig_with()
+    def test_the_newer_one_counts(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=6, one=limited(GPU))
         rig.submit(count=1, one=limited(LimitRule("gpu", 4), name="g"))
@@ -417,8 +401,7 @@ class TestDefinitions:
         assert len(rig.held[session]) == 4
         assert any(record.kind == "limit.changed" for record in rig.records)
 
-    def test_an_operators_goes_before_code_until_it_is_unset(self):
-        rig = rig_with()
+    def test_an_operators_goes_before_code_until_it_is_unset(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=8, one=limited(GPU))
         assert question(rig, m.Command(1, "limit", "gpu:5")) == {"limit": "gpu", "rule": "5"}
@@ -432,8 +415,7 @@ class TestDefinitions:
         assert "not set by hand" in str(question(rig, m.Command(3, "unlimit", "gpu")))
         assert "is no limit" in str(question(rig, m.Command(3, "limit", "gpu:many")))
 
-    def test_a_rate_can_be_made_of_a_number_of_tasks(self):
-        rig = rig_with()
+    def test_a_rate_can_be_made_of_a_number_of_tasks(self, rig):
         session = rig.join(slots=8)
         rig.submit(count=8, one=limited(GPU))
         question(rig, m.Command(1, "limit", "gpu:1/s"))
@@ -443,8 +425,7 @@ class TestDefinitions:
         wait(rig, 2.05)
         assert len(pushed(rig)) == 5
 
-    def test_the_view_names_all(self):
-        rig = rig_with()
+    def test_the_view_names_all(self, rig):
         rig.join(slots=8)
         rig.submit(count=8, one=limited(API, GPU))
         submit(rig, limited(USER, name="g"), "a", "a", "b")
@@ -533,15 +514,13 @@ class TestRestart:
 
 
 class TestExplanation:
-    def test_a_task_names_the_limit_that_it_waits_for(self):
-        rig = rig_with()
+    def test_a_task_names_the_limit_that_it_waits_for(self, rig):
         rig.join(slots=8)
         seqs = rig.submit(count=1210, one=limited(API))
 
         assert task_of(rig, seqs[-1])["why"] == "limit api 5/s, 1,204 before it"
 
-    def test_a_key_is_named_too(self):
-        rig = rig_with()
+    def test_a_key_is_named_too(self, rig):
         rig.join(slots=8)
         tasks = submit(rig, limited(USER), *"aab")
 
@@ -556,8 +535,7 @@ class TestExplanation:
         assert "for pools to say what they run" in str(task_of(rig, seq)["why"])
 
 
-def test_the_lineups_of_a_withheld_client_are_passed_over():
-    rig = rig_with()
+def test_the_lineups_of_a_withheld_client_are_passed_over(rig):
     rig.client(2)
     rig.client(3)
     rig.join(slots=1)
@@ -574,8 +552,7 @@ def test_the_lineups_of_a_withheld_client_are_passed_over():
     assert pushed(rig)[3:] == theirs[:1]
 
 
-def test_stale_entries_of_lineups_that_stand_aside_are_dropped():
-    rig = rig_with()
+def test_stale_entries_of_lineups_that_stand_aside_are_dropped(rig):
     rig.join(slots=8)
     seqs = rig.submit(count=50, one=limited(GPU))
     rig.cancel(1, *seqs[2:])

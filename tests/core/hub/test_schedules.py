@@ -17,8 +17,12 @@ from tests.core.rig import HubRig, number_of, spec
 # --- firings ----------------------------------------------------------------------------------------------
 
 
-def test_a_firing_is_named_for_its_tick_and_told_it():
-    world = Clockwork()
+@pytest.fixture
+def world() -> Clockwork:
+    return Clockwork()
+
+
+def test_a_firing_is_named_for_its_tick_and_told_it(world):
     world.put(cron="30 2 * * *")
     world.go(2.5 * HOUR)
 
@@ -34,8 +38,7 @@ def test_a_period_fires_at_each_multiple_and_does_not_drift():
     assert world.ticks == [float(second) for second in range(1, 301)]
 
 
-def test_the_house_keeps_nothing_of_firings_that_have_ended():
-    world = Clockwork()
+def test_the_house_keeps_nothing_of_firings_that_have_ended(world):
     world.put(period=1.0)
     for _ in range(50):
         world.go(1.0)
@@ -50,8 +53,7 @@ def test_the_house_keeps_nothing_of_firings_that_have_ended():
     assert world.rig.hub.clients.orphans == 0
 
 
-def test_a_failed_firing_is_counted_and_logged():
-    world = Clockwork()
+def test_a_failed_firing_is_counted_and_logged(world):
     world.put(period=60.0)
     world.go(60.0)
     [key] = world.rig.held[world.session]
@@ -84,8 +86,7 @@ def test_a_full_hub_skips_a_tick_and_says_so():
 
 
 @pytest.mark.parametrize(("overlap", "fired", "skipped"), [("skip", 1, 3), ("allow", 4, 0)])
-def test_overlap(overlap, fired, skipped):
-    world = Clockwork()
+def test_overlap(world, overlap, fired, skipped):
     world.put(period=60.0, overlap=overlap)
     world.go(240.0)
 
@@ -110,8 +111,7 @@ def test_what_was_missed_while_the_hub_stood_still(timing, catchup, down):
     assert all(("at least" in event["text"]) == (counted < down) for event in events)
 
 
-def test_a_firing_that_is_hardly_late_has_not_been_missed():
-    world = Clockwork()
+def test_a_firing_that_is_hardly_late_has_not_been_missed(world):
     world.put(period=60.0, catchup="none")
     world.stand_still(61.5)
 
@@ -122,8 +122,7 @@ def test_a_firing_that_is_hardly_late_has_not_been_missed():
 
 
 @pytest.mark.parametrize("timing", [{"cron": "30 * * * *"}, {"cron": "*/10 * * * *"}, {"period": 600.0}])
-def test_after_a_step_back_a_schedule_waits_for_its_next_time(timing):
-    world = Clockwork()
+def test_after_a_step_back_a_schedule_waits_for_its_next_time(world, timing):
     world.put(overlap="allow", **timing)
     world.go(2 * HOUR + 1.0)
     before = world.ticks
@@ -137,8 +136,7 @@ def test_after_a_step_back_a_schedule_waits_for_its_next_time(timing):
     assert world.events("clock.stepped")[-1]["seconds"] == -3600.0
 
 
-def test_four_hours_back_is_a_correction_and_times_come_again():
-    world = Clockwork()
+def test_four_hours_back_is_a_correction_and_times_come_again(world):
     world.put(cron="30 2 * * *", overlap="allow")
     world.go(3 * HOUR)
     world.set(world.wall - 4 * HOUR)
@@ -157,8 +155,7 @@ def test_forward_is_catching_up(forward, missed):
     assert world.view()["missed"] == missed
 
 
-def test_a_slewed_clock_moves_ticks_and_nothing_else():
-    world = Clockwork()
+def test_a_slewed_clock_moves_ticks_and_nothing_else(world):
     world.put(period=60.0, overlap="allow")
     for _ in range(20):
         world.go(150.0)
@@ -197,8 +194,7 @@ def at_task(rig: HubRig, at: float, delay: float) -> int:
 
 
 @pytest.mark.parametrize("step", [-30.0, 30.0])
-def test_a_task_with_at_goes_by_the_clock_on_the_wall(step):
-    world = Clockwork()
+def test_a_task_with_at_goes_by_the_clock_on_the_wall(world, step):
     world.rig.client()
     seq = at_task(world.rig, WALL + 60.0, 60.0)
     world.go(10.0)
@@ -220,8 +216,7 @@ def test_a_hub_that_knows_no_clock_goes_by_the_client_s():
     assert rig.state(1, seq) == "SENT"
 
 
-def test_explain_tells_the_time_on_the_wall():
-    world = Clockwork()
+def test_explain_tells_the_time_on_the_wall(world):
     world.rig.client()
     seq = at_task(world.rig, WALL + 14 * HOUR, 60.0)
     why = world.rig.hub.views.tasks.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
@@ -229,8 +224,7 @@ def test_explain_tells_the_time_on_the_wall():
     assert why == "it does not start before 2026-11-23T14:00:00Z"
 
 
-def test_explain_tells_a_delay():
-    world = Clockwork()
+def test_explain_tells_a_delay(world):
     world.rig.client()
     seq = world.rig.depend(delay=30.0)
     why = world.rig.hub.views.tasks.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
@@ -238,8 +232,7 @@ def test_explain_tells_a_delay():
     assert why == "it waits 30.0 s for its time to start"
 
 
-def test_cancelled_tasks_with_at_leave_the_heap():
-    world = Clockwork()
+def test_cancelled_tasks_with_at_leave_the_heap(world):
     world.rig.client()
     for _ in range(5 * module.FEW):
         world.rig.cancel(1, at_task(world.rig, WALL + 1e6, 1e6))
@@ -250,8 +243,7 @@ def test_cancelled_tasks_with_at_leave_the_heap():
 # --- definitions ------------------------------------------------------------------------------------------
 
 
-def test_the_last_definition_counts_and_the_same_one_again_changes_nothing():
-    world = Clockwork()
+def test_the_last_definition_counts_and_the_same_one_again_changes_nothing(world):
     for client, period in ((1, 60.0), (2, 30.0), (1, 30.0)):
         world.put(client=client, period=period)
 
@@ -260,8 +252,7 @@ def test_the_last_definition_counts_and_the_same_one_again_changes_nothing():
     assert (changed["before"], changed["when"]) == ("every 60 s", "every 30 s")
 
 
-def test_a_change_of_the_line_leaves_no_gap_and_fires_nothing_twice():
-    world = Clockwork()
+def test_a_change_of_the_line_leaves_no_gap_and_fires_nothing_twice(world):
     world.put(period=60.0, overlap="allow")
     world.go(120.0)
     world.put(period=30.0, overlap="allow")
@@ -271,8 +262,7 @@ def test_a_change_of_the_line_leaves_no_gap_and_fires_nothing_twice():
     assert len(set(world.names)) == 4
 
 
-def test_a_schedule_stays_when_its_program_has_gone():
-    world = Clockwork()
+def test_a_schedule_stays_when_its_program_has_gone(world):
     world.put(period=1e6)
     world.rig.tell(ev.FromClient(1, m.ClientBye()))
     world.rig.after(1_000.0)
@@ -280,8 +270,7 @@ def test_a_schedule_stays_when_its_program_has_gone():
     assert "n" in world.rig.hub.schedules.records
 
 
-def test_removing_says_whether_there_was_one_and_lets_firings_go_on():
-    world = Clockwork()
+def test_removing_says_whether_there_was_one_and_lets_firings_go_on(world):
     world.put(period=60.0)
     world.go(60.0)
     world.rig.tell(ev.FromClient(1, m.DropSchedule(77, "n")))
@@ -293,8 +282,7 @@ def test_removing_says_whether_there_was_one_and_lets_firings_go_on():
     assert world.finish() == 1
 
 
-def test_a_revoked_user_s_schedules_go():
-    world = Clockwork()
+def test_a_revoked_user_s_schedules_go(world):
     world.rig.client()
     declaration = Declaration("n", Timing(period=60.0), spec(kind=FIRING), b"")
     world.rig.tell(ev.FromClient(1, m.PutSchedule(1, declaration), "client:eve"))
@@ -306,8 +294,7 @@ def test_a_revoked_user_s_schedules_go():
 # --- operators --------------------------------------------------------------------------------------------
 
 
-def test_a_paused_schedule_misses_nothing():
-    world = Clockwork()
+def test_a_paused_schedule_misses_nothing(world):
     world.put(period=60.0)
     world.ask("schedule-pause", "n")
     world.go(600.0)
@@ -329,8 +316,7 @@ def test_an_operator_fires_at_once():
     assert world.ticks == [5.0]
 
 
-def test_an_unknown_schedule_is_named():
-    world = Clockwork()
+def test_an_unknown_schedule_is_named(world):
     world.put(period=60.0)
 
     assert world.ask("schedule-run", "m")[1] == "no schedule 'm' is here; there are: n"

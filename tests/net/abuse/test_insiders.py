@@ -176,11 +176,15 @@ def test_A09_no_pool_answers_for_another(keyed: Cluster, false_pool: FalsePool, 
             failed = Failed(client, seq, attempt, "crash")
             held = Held(client, attempt, [seq])
             false_pool.say(m.Results(of, session, number, [done], [failed], [held]))
+        false_pool.say(m.Bye(epoch, 1))
+        false_pool.say(m.Beat(epoch, 1, "first", 0, 0, 0, [], "draining"))
         false_pool.say(m.PoolNeedSpec(epoch, own, [1]))
         false_pool.say(m.Beat(epoch, own, "false", 0, 0, 0, []))
         false_pool.heard(m.BeatReply, 20)  # the hub has taken in all that came before
 
         assert not future.done()
+        assert {pool["pool"]: pool["state"] for pool in mesh.status()["pools"]}["first"] == "ready"
+        assert "sends for a session that is not its own" in keyed.hub.errors
         gate.touch()
         assert future.result(20) == "held"
         assert words(journal) == ["held"]

@@ -82,26 +82,6 @@ def test_hub_and_client_are_killed_and_every_accepted_task_is_reached_by_its_id(
     assert large == b"x" * 5_000_000
 
 
-def test_an_outcome_waits_for_whoever_asks_by_its_id(cluster, settings):
-    ids = killed_with_their_client(cluster, settings, 3)
-    with cluster.mesh() as mesh:
-        wait_until(lambda: not any(mesh.status()["tasks"].values()), END_S, "all have ended")
-        assert [mesh.attach(task_id).result(END_S) for task_id in ids[:3]] == [2, 3, 4]
-        assert mesh.attach(ids[0]).result(END_S) == 2
-
-
-def test_a_client_leaves_its_tasks_to_the_hub_and_another_one_fetches_the_outcome(cluster, settings):
-    with cluster.mesh() as mesh:
-        task = mesh.submit(workload.add, 1, 2)
-        mesh.close(detach=True)
-    cluster.start_worker("first")
-    with cluster.mesh() as mesh:
-        wait_until(lambda: not any(mesh.status()["tasks"].values()), END_S, "it has ended")
-        cluster.hub.kill()
-        cluster.start_hub(settings)
-        assert mesh.attach(task.task_id).result(END_S) == 3
-
-
 def test_a_client_that_lives_notices_nothing(cluster, programs, settings):
     cluster.start_worker("first")
     with cluster.mesh() as mesh:

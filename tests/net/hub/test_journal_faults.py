@@ -5,8 +5,6 @@ What was accepted before, meanwhile and afterwards is reached by its id at the n
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -18,7 +16,6 @@ from taskmesh import Mesh
 from tests.harness.cluster import SETTINGS, Cluster
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer, serving
-from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 from tests.net import workload
 
@@ -27,16 +24,6 @@ TASKS = 30
 LIVES = 4
 
 Fault = Callable[[RedisServer], AbstractContextManager[None]]
-
-
-@contextmanager
-def restarted(server: RedisServer) -> Iterator[None]:
-    """F30: an operator restarts it."""
-    assert server.process is not None
-    server.process.terminate()
-    server.process.wait(END_S)
-    yield
-    server.start()
 
 
 @contextmanager
@@ -92,7 +79,7 @@ def assert_the_next_hub_has(cluster: Cluster, settings: dict[str, str], expected
 
 @pytest.mark.fault
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("fault", [restarted, killed, frozen, emptied, out_of_memory])
+@pytest.mark.parametrize("fault", [killed, frozen, emptied, out_of_memory])
 def test_what_was_accepted_before_and_during_a_fault_of_redis_outlives_hub_and_client(
     programs: Programs, tmp_path: Path, fault: Fault
 ):
@@ -114,47 +101,6 @@ def test_what_was_accepted_before_and_during_a_fault_of_redis_outlives_hub_and_c
             expected |= {task.task_id: number + 2 for number, task in enumerate(during)}
             mesh.close(detach=True)
         assert_the_next_hub_has(cluster, settings, expected)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 4 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    require(os.geteuid() == 0, "root, to mount a small disk")
-    subprocess.run(f"mount -t tmpfs -o size=4m none {folder}".split(), check=True, timeout=10)
-    try:
-        yield folder
-    finally:
-        subprocess.run(f"umount -l {folder}".split(), check=True, timeout=10)
-
-
-@pytest.mark.fault
-@pytest.mark.timeout(60)
-@pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("strict", ["false", "true"])
-def test_a_full_disk_accepts_nothing_and_loses_nothing(programs: Programs, small_disk: Path, strict: str):
-    """F36."""
-    journal = str(small_disk / "tasks.journal")
-    settings = {**SETTINGS, "TASKMESH_JOURNAL": journal, "TASKMESH_HUB__STRICT": strict}
-    cluster = Cluster(programs)
-    cluster.start_hub(settings)
-    ballast = small_disk / "ballast"
-    with cluster.mesh() as mesh:
-        before = [mesh.submit(workload.add, number, 1) for number in range(TASKS)]
-        mesh.flush()
-        ballast.write_bytes(bytes(3 << 20))
-        large = [mesh.submit(workload.echo, bytes(400_000)) for _ in range(4)]
-        wait_until(lambda: not has_settled(mesh), END_S, "the hub notices")
-        assert not large[-1].accepted
-
-        ballast.unlink()
-        mesh.flush()
-        assert all(task.accepted for task in large)
-        wait_until(lambda: has_settled(mesh), END_S, "all is written")
-        expected = {task.task_id: number + 1 for number, task in enumerate(before)}
-        mesh.close(detach=True)
-    assert_the_next_hub_has(cluster, settings, expected)
 
 
 @pytest.mark.fault
