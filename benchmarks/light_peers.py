@@ -23,7 +23,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import zmq
@@ -60,7 +60,17 @@ AFTER = 0.01
 
 
 class NoTable:
-    """The table of a client that need not submit anything again."""
+    """The table of a client that need not submit anything again.
+
+    Attributes:
+        left: tasks without an outcome.
+    """
+
+    left = 0
+
+    def __bool__(self) -> bool:
+        """Return True if there are any."""
+        return self.left > 0
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Return nothing."""
@@ -74,7 +84,7 @@ class NoTable:
         """Return nothing."""
         return []
 
-    def lose_early(self) -> list[Failed]:
+    def lose_early(self, unsent: Container[int]) -> list[Failed]:
         """Return nothing."""
         return []
 
@@ -94,7 +104,8 @@ class LightClient:
         self._gateway = Dealer(context, profiles.TO_GATEWAY)
         self._gateway.connect(hub.gateway)
         self.sockets = [self._gateway.raw]
-        self._machine = ClientMachine(ClientSettings(number, name="light"), NoTable(), now)
+        self._table = NoTable()
+        self._machine = ClientMachine(ClientSettings(number, name="light"), self._table, now)
         self._seqs = itertools.count(1)
 
     @property
@@ -119,6 +130,7 @@ class LightClient:
         payloads = [random.randbytes(PAYLOAD) for _ in range(count)]
         seqs = list(itertools.islice(self._seqs, count))
         specs = [(1, Spec(b"", "light"))] if seqs[0] == 1 else []
+        self._table.left += count
         self._tell(ev.Queued(specs, [Run(1, 0, seqs, payloads)]), now)
 
     @property
@@ -136,6 +148,7 @@ class LightClient:
             elif isinstance(action, Resolve):
                 self.ended += sum(len(run.seqs) for run in action.done) + len(action.failed)
         if self.ended > ended:
+            self._table.left -= self.ended - ended
             self.on_end()
 
 
@@ -185,9 +198,8 @@ class LightPool:
                 spool.done += [self._done(run) for run in tasks.runs]
         if member.beat_is_due(now):
             member.beat([], "ready", self._slots, now)
-            member.rests_if_told = spool.empty
         if not member.session and member.is_due(now):
-            member.hello([], [], self._slots, now)
+            member.hello([], self._slots, now)
         member.report(0.0, now)
         self._perform()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ class NoTasks:
 
     queued = False
     memfd = False
+    unresolved: Collection[int] = ()
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         return [], []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,6 +78,7 @@ class PendingTable:
         decoding: results that a thread is rebuilding, see TaskFuture.
         waiter_pool: for the threads that wait.
         memfd: whether large payloads go into memory files at once, since the port can pass these on.
+        unresolved: the tasks without an outcome.
         weight: bytes of the larger calls of pending tasks, and of such that may run again for these.
     """
 
@@ -96,6 +97,7 @@ class PendingTable:
         self._open_port = open_port
         self._callbacks = callbacks
         self._pending: dict[int, TaskFuture[Any]] = {}
+        self.unresolved: Collection[int] = self._pending
         self._dirty: list[OpenRun] = []
         self._sequence = SequenceNumbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
@@ -289,6 +291,7 @@ class PendingTable:
 
     @property
     def unended(self) -> list[TaskFuture[Any]]:
+        """The futures of all pending tasks."""
         return list(self._pending.values())
 
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
@@ -393,6 +396,7 @@ class PendingTable:
         return self._port is None or self._port.connected
 
     def is_accepted(self, seq: int) -> bool:
+        """Return True if the hub has confirmed the task."""
         return seq in self._acks
 
     def end_if_refused(self, future: TaskFuture[Any]) -> None:
@@ -404,6 +408,7 @@ class PendingTable:
 
     @property
     def queued(self) -> bool:
+        """True if tasks wait for `drain()`."""
         return bool(self._dirty or self._dependents)
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
@@ -539,6 +544,7 @@ class PendingTable:
         return count
 
     def notice(self, progress: list[Progress]) -> None:
+        """Note the progress of running tasks."""
         with self.lock:
             for news in progress:
                 future = self._pending.get(news.seq)

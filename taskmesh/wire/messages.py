@@ -190,7 +190,7 @@ class SinkReport(msgspec.Struct, tag=12):
 
 
 class ClientWelcome(msgspec.Struct, tag=20):
-    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
+    """The session is open. max_tasks: the client's cap.
 
     `max_payload`: bytes of one call that the hub takes, 0 for any. `link`: of the Hello that it answers.
     `window`: bytes of Submits that may be under way, unacknowledged; 0 for any number. `session`: the number
@@ -198,7 +198,6 @@ class ClientWelcome(msgspec.Struct, tag=20):
     """
 
     epoch: int
-    known: bool
     max_tasks: int
     max_bytes: int
     beat: Number
@@ -211,13 +210,11 @@ class ClientWelcome(msgspec.Struct, tag=20):
 class Accepted(msgspec.Struct, tag=21):
     """Every Submit up to `number` is in the ledger.
 
-    `rest`, in answer to a beat, not 0: nothing of the client is here. Its next beat is due after so many
-    seconds; it beats as Welcome says from the next thing that it has to say on. `slots`, in answer to a beat,
-    else empty: for each queue and tags of its tasks, how many slots serve them, 0 if no pool does.
+    `slots`, in answer to a beat, else empty: for each queue and tags of its tasks, how many slots serve them,
+    0 if no pool does.
     """
 
     number: int
-    rest: Number = 0.0
     slots: list[tuple[Name, Names, Counter]] = []
 
 
@@ -458,17 +455,12 @@ class Welcome(msgspec.Struct, tag=61):
 
 
 class BeatReply(msgspec.Struct, tag=62):
-    """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello.
-
-    `rest`, not 0: the pool has nothing of this hub. Its next beat is due after so many seconds, or with the
-    next tasks.
-    """
+    """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello."""
 
     epoch: int
     session: int
     acked: int
     about: int = 0
-    rest: Number = 0.0
 
 
 class Recall(msgspec.Struct, tag=63):

@@ -13,7 +13,7 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.credit import LANE_HORIZON, LONG, SLOT_HORIZON
 from taskmesh.core.hub.client_session import RESEND_AFTER
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, OVERDUE, SILENCE, LaneCause, LaneState
-from taskmesh.core.hub.settings import REST, HubSettings
+from taskmesh.core.hub.settings import FEW_POOLS, HubSettings
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State
 from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.core.hub.ventilator import ALONE, RECALL_AFTER
@@ -34,7 +34,11 @@ Table = Mapping[tuple[Any, Any], Any]
 HUB, POOL, CLIENT = HubSettings(epoch=1), PoolSettings("p", 1, 1), ClientSettings(1)
 TIMES: tuple[tuple[str, float, str], ...] = (
     ("beat", HUB.beat, "between two beats of a pool, and of a client"),
-    ("REST", REST, "beats between two of a client of which nothing is here, and of a pool that has nothing"),
+    (
+        "FEW_POOLS",
+        FEW_POOLS,
+        "pools beyond which one that comes beats more rarely, in proportion; a lease has four beats",
+    ),
     ("silent_beats", HUB.silent_beats, "beats without a word after which a pool gets no new work"),
     ("links_grace", HUB.links_grace, "for a pool whose links have closed to say Hello"),
     ("lease", HUB.lease, "of silence after which a pool's work goes to others; also the longest recovery"),

@@ -34,6 +34,7 @@ class Client:
         self.accepted: list[int] = []
         self.told: list[object] = []
         self.reconnects = 0
+        self.session = 0
         self.tell(ev.Tick())
 
     def tell(self, event: object) -> None:
@@ -60,7 +61,8 @@ class Client:
     def welcome(
         self, epoch: int = 1, *, known: bool = False, max_tasks: int = 10_000, window: int = 0
     ) -> None:
-        self.hear(m.ClientWelcome(epoch, known, max_tasks, 1 << 30, 1.0, window=window))
+        self.session += not known
+        self.hear(m.ClientWelcome(epoch, max_tasks, 1 << 30, 1.0, window=window, session=self.session))
 
     def submit(self, *seqs: int, one: Spec | None = None, size: int = 1) -> None:
         one = one or spec()
@@ -85,6 +87,9 @@ class Client:
 
     # the pending table
 
+    def __bool__(self) -> bool:
+        return bool(self.pending)
+
     def pending_runs(self) -> tuple[list, list]:
         runs = [Run(number_of(one), 0, [seq], [b"x"], again=True) for seq, one in self.pending.items()]
         return [(number_of(one), one) for one in self.pending.values()], runs
@@ -101,8 +106,8 @@ class Client:
             Run(number_of(one), 0, [seq], [self.payload], again=True, rerun=1) for seq, one in found.items()
         ]
 
-    def lose_early(self) -> list:
-        early = [seq for seq, one in self.pending.items() if one.acks == "early"]
+    def lose_early(self, unsent: set[int]) -> list:
+        early = [seq for seq, one in self.pending.items() if one.acks == "early" and seq not in unsent]
         for seq in early:
             del self.pending[seq]
         return [Failed(7, seq, 0, "lost") for seq in early]

@@ -10,6 +10,7 @@ from tests.core.client_rig import Client
 from tests.core.rig import EPOCH, HubRig, spec
 
 SWEEP_S = 0.5
+GRACE = 5.0
 GPU = spec("gpu", queue="gpu", tags=("a100", "big"))
 
 
@@ -67,11 +68,12 @@ class TestAHub:
 
         assert told(rig) == [("default", [], 3), ("gpu", ["a100", "big"], 0)]
 
-    def test_routes_of_tasks_that_have_ended_are_forgotten_when_the_client_has_none(self, rig):
+    def test_routes_of_tasks_that_have_ended_are_forgotten_when_the_client_is_silent(self, rig):
         session = rig.join()
         rig.submit()
         rig.report(session, done=((1, 1, 1),))
         rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, 1)))
+        rig.after(GRACE)
         assert told(rig) == []
 
         rig.submit(one=GPU)

@@ -25,6 +25,8 @@ def test_a_repetition_waits_twice_as_long_for_its_bytes(session, size, copies):
 
 def test_links_that_do_not_last_are_waited_for_longer(session):
     """A slow one carries a large message, and nothing else meanwhile."""
+    session.submit(1)
+    session.hear(m.Accepted(1))
     session.after(3.1)
     session.welcome(known=True)
     session.after(5.9)
@@ -35,6 +37,8 @@ def test_links_that_do_not_last_are_waited_for_longer(session):
 
 
 def test_until_a_link_has_lasted(session):
+    session.submit(1)
+    session.hear(m.Accepted(1))
     session.after(3.1)
     session.welcome(known=True)
     for _ in range(30):

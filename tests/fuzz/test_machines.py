@@ -154,13 +154,17 @@ class NoTable:
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         return []
 
+    def __bool__(self) -> bool:
+        """There is nothing."""
+        return False
+
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         return [], []
 
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
         return [], []
 
-    def lose_early(self) -> list[Failed]:
+    def lose_early(self, unsent: typing.Container[int]) -> list[Failed]:
         return []
 
 

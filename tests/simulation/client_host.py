@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 
 import msgspec
@@ -42,6 +42,10 @@ class Table:
         self._lost: set[int] = set()
         self._client = client
         self._timetable = timetable
+
+    def __bool__(self) -> bool:
+        """True if any task is unresolved."""
+        return bool(self.plans)
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Every unresolved task, to submit again, but those that were just given up for lost."""
@@ -83,9 +87,10 @@ class Table:
             self.over[plan.seq] = plan
             self.values[plan.seq] = Value(plan.seq, payload, plan.kind.spec.name, attempt, failed=failure)
 
-    def lose_early(self) -> list[Failed]:
+    def lose_early(self, unsent: Set[int]) -> list[Failed]:
         """Gives at-most-once tasks up: each is lost."""
-        self._lost = {seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"}
+        early = {seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"}
+        self._lost = early - unsent
         return [Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in sorted(self._lost)]
 
 

@@ -58,11 +58,10 @@ class ClientMachine:
         self._pending = pending
         self._link = 1
         self._submits = SubmitWindow(pending)
-        self._refusals = 0
+        self._reached = self._refusals = 0
         self._hello_at = self._heard = self._opened = now
         self._beat = 1.0
-        self._beat_at = self._rests_until = now
-        self._rests_if_told = False
+        self._beat_at = now
         self._silences = 0
         self._busy_until = 0.0
         self._look_at = now
@@ -75,6 +74,7 @@ class ClientMachine:
         self._sinks = OpenSinks()
 
     def handle(self, event: object, now: float) -> list[ClientAction]:
+        """Takes in one event; returns what is to be done, in order."""
         out: list[ClientAction] = []
         if isinstance(event, ev.FromHubToClient):  # a class pattern takes longer
             self._on_hub_message(event.message, now, out)
@@ -93,10 +93,10 @@ class ClientMachine:
         return out
 
     def _on_others(self, event: ev.RareClientEvent, now: float, out: list[ClientAction]) -> None:
-        if not isinstance(event, ev.Tick):
-            self._stir(now)
         match event:
             case ev.Requested(message=message):
+                if not isinstance(message, m.ClientBye):
+                    self._stir(now)
                 self._on_request(message, now, out)
             case ev.LinkLost():
                 self._lost(now, out)
@@ -105,6 +105,7 @@ class ClientMachine:
             case ev.Tick():
                 self._look_at = now
             case ev.SinkOpened(name=name, credit=credit):
+                self._stir(now)
                 out += self._sinks.open(name, credit, now, linked=self.open)
             case ev.SinkAcked(name=name, generation=generation, numbers=numbers):
                 out += self._sinks.acknowledge(name, generation, numbers, now, linked=self.open)
@@ -115,6 +116,7 @@ class ClientMachine:
 
     @property
     def deadline(self) -> float:
+        """Time when a Tick is due at the latest."""
         if self.refused:
             return math.inf
         if not self.open:
@@ -137,8 +139,9 @@ class ClientMachine:
             self._on_deliver(message, now, out)
             return
         match message:
-            case m.Accepted():
-                self._on_answer(message, now, out)
+            case m.Accepted(number=number, slots=slots):
+                self._on_accepted(number, now, out)
+                self.slots = {(queue, frozenset(tags)): (n, now) for queue, tags, n in slots} or self.slots
             case m.ClientWelcome():
                 self._on_welcome(message, now, out)
             case m.Busy():
@@ -156,17 +159,6 @@ class ClientMachine:
                 out.append(Tell(message))
             case _:
                 assert_never(message)
-
-    def _on_answer(self, answer: m.Accepted, now: float, out: list[ClientAction]) -> None:
-        """Takes in what is accepted, and rests if it is told to and has sent nothing since its last beat.
-
-        An answer may be late: to a beat before that one, and before what is not acknowledged.
-        """
-        self._on_accepted(answer.number, now, out)
-        if answer.slots:
-            self.slots = {(queue, frozenset(tags)): (slots, now) for queue, tags, slots in answer.slots}
-        if answer.rest > 0 and self._rests_if_told and not (self._submits.kept or self._sinks):
-            self._beat_at = self._rests_until = now + answer.rest
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
         """Waits, since the hub is full, longer with each refusal."""
@@ -224,14 +216,13 @@ class ClientMachine:
             elif not self._session:
                 self._session = welcome.session
             return
-        same = welcome.known and welcome.epoch == self.epoch and self._is_session(self._session, welcome)
+        same = welcome.epoch == self.epoch and welcome.session == self._session > 0
         former, self.epoch = self.epoch, welcome.epoch
         first_time = not former
         self.open = True
         self._beat = welcome.beat
         self._beat_at = now + self._beat
-        self._rests_until = self._opened = now
-        self._rests_if_told = False
+        self._opened = now
         self._busy_until = 0.0
         submits = self._submits
         submits.welcomed(welcome, self.config.max_payload)
@@ -248,22 +239,16 @@ class ClientMachine:
         out += self._sinks.welcomed(now)
         self._requests.again(now, out)
 
-    @staticmethod
-    def _is_session(session: int, welcome: m.ClientWelcome) -> bool:
-        """Return True if a hub still has the session of this number, as far as anybody knows.
-
-        A hub may have forgotten a client, and know it again by what came late: it counts from 1 again then.
-        """
-        return not (session and welcome.session) or session == welcome.session
-
     def _start_over(self, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
         """Submits everything unresolved again, to a hub that does not have it."""
         self._deliveries.restart()
         self._session = welcome.session
         submits = self._submits
         never = submits.cancels()
+        waiting = [submit for number, submit in submits.kept.items() if number > self._reached]
+        unsent = {seq for submit in waiting for run in submit.runs for seq in run.seqs}
         submits.restart(submits.next)
-        if lost := self._pending.lose_early():
+        if lost := self._pending.lose_early(unsent):
             out.append(Resolve([], lost))
             never += [failure.seq for failure in lost]
         specs, runs = self._pending.pending_runs()
@@ -392,6 +377,7 @@ class ClientMachine:
             if self._unstarted and submit.runs:
                 stamped.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]
             out.append(Send(stamped))
+        self._reached = max(self._reached, self._submits.sent)
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -415,18 +401,17 @@ class ClientMachine:
             self._submits.repeat(now)
             self._again(now, out)
         if now >= self._beat_at:
-            self._beat_at = now + self._beat
-            self._rests_if_told = True
-            out.append(Send(m.ClientBeat(self.epoch)))
+            owed = self._pending or self._submits.kept or self._sinks or self._requests
+            self._beat_at = now + self._beat if owed else math.inf
+            out += [Send(m.ClientBeat(self.epoch))] if owed else ()
         if now >= self._sinks.deadline:
             out += self._sinks.on_time(now)
 
     def _stir(self, now: float) -> None:
-        """Rests no more, or not if it is told to in answer to its last beat: there is something to do."""
-        self._rests_if_told = False
-        if now < self._rests_until:
-            self._rests_until = now
-            self._beat_at = min(self._beat_at, now + self._beat)
+        """Asks the hub for a Welcome before it says something after a silence: another one may be there."""
+        if self.open and self._beat_at == math.inf:
+            self.open, self._hello_at = False, now
+            self._link += 1
 
     def _say_again(self, now: float, out: list[ClientAction]) -> None:
         """Repeats what the hub has not answered, since it was full."""
@@ -443,8 +428,8 @@ class ClientMachine:
 
     @property
     def _lost_at(self) -> float:
-        """Time at which the link counts as lost, unless the hub is heard of: while it rests, none is owed."""
-        return max(self._heard, self._rests_until) + self._patience
+        """Time at which the link counts as lost, unless the hub is heard of: no beat, no answer."""
+        return self._heard + self._patience if self._beat_at < math.inf else math.inf
 
     @property
     def _patience(self) -> float:

@@ -28,6 +28,9 @@ class PendingRequests:
         self._patience = patience
         self._pending: OrderedDict[int, tuple[float, Request]] = OrderedDict()
 
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
     def ask(self, request: Request, now: float, out: list[ClientAction], *, linked: bool) -> None:
         """Passes a request on, if there is a link; keeps it for the next one if it may be lost on this.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +57,9 @@ class ClientSettings:
 class UnresolvedTasks(Protocol):
     """The table of tasks that the program waits for, as the machine sees it."""
 
+    def __bool__(self) -> bool:
+        """Returns True if any task is unresolved."""
+
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Returns every unresolved task that was drained before, to submit again; runs say `again`."""
 
@@ -71,5 +74,5 @@ class UnresolvedTasks(Protocol):
         Each comes after those that it depends on; runs say `rerun`.
         """
 
-    def lose_early(self) -> list[Failed]:
-        """Takes unresolved at-most-once tasks that were drained before out of the table: each is lost."""
+    def lose_early(self, unsent: Set[int]) -> list[Failed]:
+        """Takes unresolved at-most-once tasks that a hub may have had out of the table: each is lost."""

@@ -42,14 +42,12 @@ class ClientSession:
         warning: Versions in which it differs from the hub, in words, or empty.
         credit: Bytes of deliveries that it holds unacknowledged; 0 if it is embedded.
         submitted: Number of the last Submit that is in the ledger.
-        specs: Numbers of the specs of its tasks, since it last had none.
+        specs: Numbers of the specs of its tasks, since it was last silent without any.
         unwritten: Submits in the ledger that the journal does not have yet, with the numbers of its changes.
         heard: Time when it was last heard of.
-        expected: Time when its next beat is due, if it rests; silence counts from then on.
         ended: Time when the last of its tasks ended.
         present: True if it was heard and has not vanished.
         linked: True if its link was not seen to be gone.
-        greeted: True if it has answered the welcome of this session.
         lost: True if it was silent for so long that what is bound to it has been cancelled.
         size: Bytes of outcomes kept for it, unless it is embedded.
         unsplit: Chunks that crashed, by task id, until it has acknowledged that it has to split them.
@@ -66,11 +64,9 @@ class ClientSession:
         self.submitted = 0
         self.specs: set[int] = set()
         self.unwritten: deque[tuple[int, int]] = deque()
-        self.heard = self.expected = now
-        self.ended = now
+        self.heard = self.ended = now
         self.present = True
         self.linked = True
-        self.greeted = False
         self.number = 0
         self.lost = False
         self.size = 0
@@ -82,10 +78,9 @@ class ClientSession:
 
     def hear(self, now: float) -> None:
         """Notes that the client is there, and knows this session."""
-        self.heard = self.expected = now
+        self.heard = now
         self.present = True
         self.lost = False
-        self.greeted = True
 
     def submit(self, submit: Submit) -> None:
         """Notes a Submit that is in the ledger."""

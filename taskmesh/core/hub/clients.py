@@ -15,10 +15,10 @@ from taskmesh.core.hub.state import HubState
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
 
-MOST_FORGOTTEN = 1000
+MOST_FORGOTTEN = 10_000
 """Clients of which it is remembered that they were forgotten, and have been told so."""
 IDLE_TTL = 60.0
-"""Seconds that a client is remembered that is away and has nothing here."""
+"""Seconds that a client is remembered that says nothing and has nothing here."""
 MAX_WINDOW = 64 << 20
 """Bytes that one client may have under way: more is not faster."""
 MOST_ROUTES = 100
@@ -63,7 +63,6 @@ class Clients:
             self._hub.log("client.refused", {"client": hello.name, "reason": odd})
             return
         session = self._hub.clients.get(hello.client)
-        known = session is not None and session.greeted
         full = self._full() if session is None else ""
         if full:
             self._hub.out.append(SendClient(hello.client, m.ClientRefused(full)))
@@ -72,7 +71,7 @@ class Clients:
             if self._is_ending(hello.client):
                 return  # it asks again; what it submitted now would be cancelled with the rest
             if self._may_be_dead(hello):
-                self._welcome(hello, known=False)
+                self._welcome(hello)
                 return
             session = self._open(hello.client, user, hello.name, now)
             account = self._ledger.account(hello.client)
@@ -85,8 +84,8 @@ class Clients:
         session.warning = odd
         session.submitted = max(session.submitted, hello.first - 1)
         session.present, session.linked, session.lost = True, True, False
-        session.heard = session.expected = now
-        self._welcome(hello, known=known)
+        session.heard = now
+        self._welcome(hello)
         self._hub.out += session.again(now)
         self._hub.news.add(hello.client)
 
@@ -118,12 +117,11 @@ class Clients:
             del self._forgotten[next(iter(self._forgotten))]
         return True
 
-    def _welcome(self, hello: m.ClientHello, *, known: bool) -> None:
+    def _welcome(self, hello: m.ClientHello) -> None:
         config = self._config
         session = self._hub.clients.get(hello.client)
         welcome = m.ClientWelcome(
             config.epoch,
-            known,
             min(config.client_max_tasks, config.max_tasks),
             config.client_max_bytes,
             config.beat,
@@ -239,14 +237,9 @@ class Clients:
             elif session.unsplit:
                 self._drop_outcomes(session, "it is gone, and has not heard that it is to split a chunk")
 
-    def on_beat(self, session: ClientSession, now: float) -> None:
-        """A client waits: tell it what is accepted, and to rest if its death would change nothing here."""
-        account, rest = self._ledger.account(session.client), 0.0
-        if not (account.tasks or session.has_news or session.has_outcomes or session.unsplit):
-            rest = self._config.client_rest
-            session.expected = now + rest
-            session.specs.clear()
-        self._hub.send(session.client, m.Accepted(session.accepted, rest, self._slots_for(session)))
+    def on_beat(self, session: ClientSession) -> None:
+        """A client waits: tell it what is accepted, and how many slots serve its tasks."""
+        self._hub.send(session.client, m.Accepted(session.accepted, self._slots_for(session)))
         self._hub.news.add(session.client)
 
     def _slots_for(self, session: ClientSession) -> list[tuple[str, list[str], int]]:
@@ -276,6 +269,10 @@ class Clients:
         A client that stands still, or computes and lets no other thread in, keeps the link and comes back; so
         does a task in a slot, to which its children are bound. A dead client is found when something is sent.
         """
+        if session.linked and self._is_idle(session):  # it owes no beat
+            session.specs.clear()
+            session.present &= now - session.heard < IDLE_TTL
+            return
         session.present = False
         if session.linked and now - session.heard < self._config.client_silence:
             self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))

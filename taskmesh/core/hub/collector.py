@@ -358,7 +358,7 @@ class Collector:
             return False
         if not session.credit:
             return True
-        if now - session.heard >= self._hub.config.silence:
+        if now - session.heard >= self._hub.config.silent_beats * self._hub.config.beat:
             return False
         if record.spec.spec.on_client_loss == "run":
             session.unsplit[record.id] = record.unsent()
@@ -446,6 +446,7 @@ class Collector:
         self.requeue(record, Cause.RETURN)
 
     def expire(self, record: TaskRecord) -> None:
+        """It has not started in time."""
         what = "nobody had fulfilled it" if record.spec.is_promise else "it had not started"
         text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
         failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)

@@ -133,6 +133,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         hello: The Hello that has asked for it.
         now: The time.
         user: User whose key the pool shows, empty where no keys are in use.
+        beat: Seconds between two of its beats.
 
     Attributes:
         session: As given.
@@ -152,7 +153,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         counts: Number of these by spec.
         known_specs: Specs that the pool has.
         heard: Time when the pool was last heard of.
-        expected: Time when its next beat is due, if it rests; it is not silent before.
+        beat: As given.
         progress: Time when it last reported an end, or was given work while it had none.
         lost_at: Time when all of its links were lost, None if they are not.
         recall_after: Time before which nothing is recalled again.
@@ -172,7 +173,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
     table = LANE_TRANSITIONS
 
-    def __init__(self, session: int, hello: Hello, now: float, user: str = "") -> None:
+    def __init__(self, session: int, hello: Hello, now: float, user: str = "", *, beat: float = 1.0) -> None:
         self.session = session
         self.user = user
         self.pool = hello.pool
@@ -190,7 +191,8 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.outstanding = 0
         self.counts: dict[int, int] = {}
         self.known_specs: set[int] = set()
-        self.heard = self.expected = now
+        self.heard = now
+        self.beat = beat
         self.progress = now
         self.lost_at: float | None = None
         self.recall_after = 0.0
@@ -235,10 +237,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         if slots >= 0:
             self.slots = slots
             self.full = False
-
-    def silence(self, now: float) -> float:
-        """Returns the seconds for which a word of its pool has been overdue."""
-        return now - max(self.heard, self.expected)
 
     def is_silent(self, now: float) -> bool:
         """Returns True if all slots are busy with tasks that turn out long: none may be put behind them.

@@ -323,7 +323,7 @@ class HubMachine:
             case m.ClientBye(cancel=cancel):
                 self.clients.on_bye(session, cancel=cancel)
             case m.ClientBeat():
-                self._on_client_beat(session, message, now)
+                self._on_client_beat(session, message)
             case m.SinkReport():
                 self._on_sink_report(client, message, now)
             case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
@@ -353,10 +353,10 @@ class HubMachine:
         else:
             self.journal.answer(client, answer)
 
-    def _on_client_beat(self, session: ClientSession, beat: m.ClientBeat, now: float) -> None:
+    def _on_client_beat(self, session: ClientSession, beat: m.ClientBeat) -> None:
         """A client lives; it is to say hello if it waits for an earlier hub."""
         if beat.epoch in (0, self.config.epoch):
-            self.clients.on_beat(session, now)
+            self.clients.on_beat(session)
         else:
             self.state.send(session.client, m.ClientRefused())
 
@@ -393,7 +393,6 @@ class HubMachine:
         self.state.sinks.extend(gap)
         for session in self.state.clients.values():
             session.heard += gap
-            session.expected += gap
 
     def _sweep(self, now: float) -> None:
         """Do the periodic work: leases, silent clients, unacknowledged deliveries, eviction of specs."""
@@ -404,7 +403,7 @@ class HubMachine:
         self._recall(self.ventilator.overdue(now))
         self.state.out += self.ventilator.forget_unused(now)
         for session in list(self.state.clients.values()):
-            if session.credit and not session.lost and now - session.expected >= config.client_grace:
+            if session.credit and not session.lost and now - session.heard >= config.client_grace:
                 self.clients.on_silence(session, now)
             if now >= session.resend_deadline:
                 self.state.out += session.again(now)

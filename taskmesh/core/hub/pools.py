@@ -121,7 +121,7 @@ class PoolSessions:
         if len(self._hellos) > NAMES_KEPT:
             self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
         self._sessions += 1
-        lane = Lane(self._sessions, hello, now, user)
+        lane = Lane(self._sessions, hello, now, user, beat=self._config.beat_of(len(self._hub.lanes) + 1))
         self._hub.open_lane(lane)
         self._by_pool[hello.pool] = lane.session
         if odd and lane.warning != odd:
@@ -168,7 +168,7 @@ class PoolSessions:
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.clear()
         since = self._waiting.setdefault((holder.session, hello.instance), now)
-        if holder.heard - since > self._config.silence:
+        if holder.heard - since > self._config.silent_beats * holder.beat:
             other = f"process {holder.hello.pid} on {holder.hello.host}" if holder.hello.pid else "a process"
             self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
@@ -210,7 +210,7 @@ class PoolSessions:
                 lane.instance,
                 hello.number,
                 lane.endpoint,
-                config.beat,
+                lane.beat,
                 config.lease,
                 lane.stale,
                 config.max_payload,
@@ -220,6 +220,7 @@ class PoolSessions:
     # --- living -------------------------------------------------------------------------------------------
 
     def lane_of(self, pool: str) -> Lane | None:
+        """The current session's lane of a pool."""
         return self._hub.lanes.get(self._by_pool.get(pool, 0))
 
     def current(self, epoch: int, session: int) -> Lane | None:
@@ -242,31 +243,13 @@ class PoolSessions:
         if beat.received > lane.received or beat.received >= lane.sequence:
             lane.received = max(lane.received, beat.received)
             lane.received_moved = now
-        patience = self._config.silence + lane.flying(beat.received) / SLOWEST
+        patience = self._config.silent_beats * lane.beat + lane.flying(beat.received) / SLOWEST
         say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
         reply = m.BeatReply(
             self._config.epoch, 0 if say_hello else lane.session, lane.reports.to, lane.session
         )
-        if self._may_rest(lane, beat, now):
-            reply.rest = self._config.pool_rest
-            lane.expected = now + reply.rest
         self._hub.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running, stalled=lane.is_stalled(now))
-
-    def _may_rest(self, lane: Lane, beat: m.Beat, now: float) -> bool:
-        """Return True if a pool has nothing of this hub, and nothing is in doubt: few beats do then.
-
-        It is found to be gone as soon after it was sent something as one that had work, since silence counts
-        from there, and its lease from its last word on.
-        """
-        return (
-            lane.state in (LaneState.READY, LaneState.PAUSED)
-            and not (lane.outstanding or beat.running or lane.wished)
-            and beat.received == lane.sequence
-            and beat.acked == beat.sent == lane.reports.to
-            and self._hub.recovery.is_over(now)
-            and not self._hub.unclaimed.are_held({lane.session})
-        )
 
     def _insisted(self, lane: Lane, state: str) -> str:
         """Repeats an operator's command, which may have been lost, until the pool's beats obey it.
@@ -343,7 +326,6 @@ class PoolSessions:
         """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
         for lane in self._hub.lanes.values():
             lane.heard += gap
-            lane.expected += gap
             lane.received_moved += gap
             lane.progress += gap
             if lane.lost_at is not None:
@@ -351,13 +333,14 @@ class PoolSessions:
         self._waiting.clear()  # it proves nothing that `heard` has moved
 
     def check_leases(self, now: float) -> None:
+        """Ends sessions that have been silent too long."""
         config = self._config
         for lane in list(self._hub.lanes.values()):
             if lane.lost_at is not None and now - lane.lost_at >= config.links_grace:
                 self._leave(lane, "links lost")
             elif now - lane.heard >= config.lease:
                 self._leave(lane, "lease expired")
-            elif lane.state is LaneState.READY and lane.silence(now) > config.silence:
+            elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * lane.beat:
                 lane.move(LaneCause.SILENCE)
 
     def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:

@@ -8,9 +8,8 @@ from typing import Protocol
 from taskmesh.core.hub.result_cache import KEPT_BYTES
 
 WARN, REFUSE = "warn", "refuse"
-REST = 10
-"""Beats after which the next one of a peer is due that has nothing to do with any task; of a pool sooner if
-that is more than half a lease."""
+FEW_POOLS = 200
+"""Pools beyond which one that comes beats more rarely, in proportion to how many there are."""
 
 
 class Stated(Protocol):
@@ -86,20 +85,9 @@ class HubSettings:
     journaled: bool = False
     first: bool = False
 
-    @property
-    def silence(self) -> float:
-        """Seconds of silence after which a pool gets no new work, and a client may be away."""
-        return self.silent_beats * self.beat
-
-    @property
-    def client_rest(self) -> float:
-        """Seconds between beats of a client of which nothing is here."""
-        return REST * self.beat
-
-    @property
-    def pool_rest(self) -> float:
-        """Seconds between beats of a pool that has nothing."""
-        return min(REST * self.beat, self.lease / 2)
+    def beat_of(self, pools: int) -> float:
+        """Returns the seconds between beats of the last one of so many pools; a lease has four of them."""
+        return max(self.beat, min(self.beat * pools / FEW_POOLS, self.lease / 4))
 
 
 def difference(ours: Versions, theirs: Stated) -> str:

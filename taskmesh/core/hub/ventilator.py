@@ -371,7 +371,6 @@ class Ventilator:
         specs = []
         if not lane.outstanding:
             lane.progress = now
-            lane.expected = min(lane.expected, now)  # if it rests, it beats when it has this
         for run in runs:
             lane.charge(run.spec, len(run.seqs))
             if run.spec not in lane.known_specs:

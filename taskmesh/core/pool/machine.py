@@ -79,6 +79,7 @@ class PoolMachine:
     # --- the machine contract -----------------------------------------------------------------------------
 
     def handle(self, event: object, now: float) -> list[PoolAction]:
+        """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
         if self.member.session and now - self._now > self.member.lease:
@@ -101,6 +102,7 @@ class PoolMachine:
 
     @property
     def deadline(self) -> float:
+        """Time when a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
         member = self.member
@@ -220,7 +222,6 @@ class PoolMachine:
                 running.append(self._progress(slot, run, seq, elapsed))
         self.scheduler.evict()
         self.member.beat(running, self.state, self._working, now)
-        self.member.rests_if_told = not (running or self.scheduler.backlog) and self._spool.empty
 
     def _progress(self, slot: Slot, run: LaneRun, seq: int, elapsed: float) -> Progress:
         """Returns the news for the hub of a task that runs, or has just ended."""
@@ -473,6 +474,7 @@ class PoolMachine:
     # --- views --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
+        """Returns a view in plain data."""
         return {
             "pool": self.config.pool,
             "session": self.session,

@@ -32,7 +32,6 @@ class Membership:
         received: Number of the last lane message of the unbroken run.
         lease: Seconds of silence after which its work goes to others.
         spool: Results that the hub has not acknowledged.
-        rests_if_told: True if the pool had nothing of the hub at its last beat, and has got nothing since.
     """
 
     def __init__(self, config: PoolSettings, now: float, out: list[PoolAction]) -> None:
@@ -50,22 +49,22 @@ class Membership:
         self._hello_wait = config.hello
         self._opened = -1e9
         self._beat_at = now + config.beat
-        self._replied = self._rests_until = now
-        self.rests_if_told = False
+        self._replied = now
         self._stamp = (0.0, now)
         self.ask(now)
 
     @property
     def deadline(self) -> float:
+        """Time when the next beat or Hello is due."""
         return self._beat_at if self.session else self._hello_at
 
     def is_mine(self, epoch: int, session: int) -> bool:
+        """Returns True if a message is meant for the session that this pool is in."""
         return bool(self.session) and session == self.session and epoch == self.epoch
 
     def hub_is_silent(self, now: float) -> bool:
         """Returns True if the hub has left several beats unanswered."""
-        since = max(self._replied, self._rests_until)
-        return now - since > self._config.patience_beats * self._beat
+        return now - self._replied > self._config.patience_beats * self._beat
 
     def is_given_up(self, now: float) -> bool:
         """Returns True if the hub was silent for a lease: if it lives, others have this pool's work."""
@@ -84,6 +83,7 @@ class Membership:
         self.spool.renew()
 
     def is_due(self, now: float) -> bool:
+        """Returns True if it is time for a beat, or for a Hello."""
         return now >= (self._beat_at if self.session else self._hello_at)
 
     def hello(self, inventory: list[Held], slots: int, now: float) -> None:
@@ -123,7 +123,7 @@ class Membership:
         self.return_wanted = 0
         self._beat, self.lease = welcome.beat, welcome.lease
         self.received = 0
-        self._replied = self._rests_until = self._opened = now
+        self._replied = self._opened = now
         self._stamp = (0.0, now)
         self._beat_at = now
         self._out.append(DialLane(welcome.lane, welcome.max_payload))
@@ -142,9 +142,6 @@ class Membership:
             self.ask(now)
             return False
         self.received = tasks.lane_seq
-        if now < self._rests_until:
-            self.hurry(now)
-        self.rests_if_told = False
         self.spool.acknowledged(tasks.acked, now)
         self._stamp = (tasks.sent, now)
         return True
@@ -162,15 +159,11 @@ class Membership:
         elif self.is_mine(reply.epoch, reply.session):
             self._replied = now
             self.spool.acknowledged(reply.acked, now)
-            if reply.rest > 0 and self.rests_if_told:
-                self._beat_at = self._rests_until = now + reply.rest
 
     def hurry(self, now: float) -> None:
         """Makes the next beat due now, since something that it tells has changed."""
         if self.session:
             self._beat_at = now
-            self._rests_until = min(self._rests_until, now)
-            self.rests_if_told = False
 
     def beat_is_due(self, now: float) -> bool:
         """Returns True if it is time for a beat; asks for a new session if the hub has long been silent."""
@@ -189,7 +182,6 @@ class Membership:
         """
         self._beat_at = now + self._beat
         spool = self.spool
-        self.rests_if_told = False
         beat = m.Beat(
             self.epoch,
             self.session,

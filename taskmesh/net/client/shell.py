@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Protocol
@@ -31,9 +31,11 @@ class OpenTasks(Protocol):
 
     Attributes:
         memfd: whether large payloads go into memory files at once, since the port can pass these on.
+        unresolved: the tasks without an outcome.
     """
 
     memfd: bool
+    unresolved: Collection[int]
 
     @property
     def queued(self) -> bool:
@@ -94,6 +96,9 @@ class OpenTasksView:
         self._spec_bytes = 0
         self._lost: set[int] = set()
 
+    def __bool__(self) -> bool:
+        return bool(self._open_tasks.unresolved)
+
     def keep(self, specs: list[tuple[int, Spec]]) -> None:
         """Remember specs that were submitted; the oldest are forgotten beyond the bounds."""
         for number, spec in specs:
@@ -120,7 +125,7 @@ class OpenTasksView:
         specs, runs = self._open_tasks.pending_runs()
         lost, self._lost = self._lost, set()
         if lost:
-            runs = [run for run in runs if run.seqs[0] not in lost]
+            return self._open_tasks.pending_runs([s for run in runs for s in run.seqs if s not in lost])
         return specs, runs
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
@@ -129,11 +134,11 @@ class OpenTasksView:
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
         return self._open_tasks.calls_of(seqs)
 
-    def lose_early(self) -> list[Failed]:
+    def lose_early(self, unsent: Set[int]) -> list[Failed]:
         """Give up unresolved at-most-once tasks: their hub is gone, so nobody knows if they ran."""
         specs, runs = self._open_tasks.pending_runs()
         early = {number for number, spec in specs if spec.acks == "early"}
-        seqs = [seq for run in runs if run.spec in early for seq in run.seqs]
+        seqs = [seq for run in runs if run.spec in early for seq in run.seqs if seq not in unsent]
         self._lost = set(seqs)
         text = "the hub was lost while it had this at-most-once task"
         return [Failed(0, seq, 0, "lost", text=text) for seq in seqs]

@@ -98,6 +98,7 @@ class PythonCommand(msgspec.Struct):
 
 
 def encode(command: PythonCommand) -> str:
+    """A command as text."""
     return msgspec.json.encode(command, order="sorted").decode()
 
 

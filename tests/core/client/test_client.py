@@ -188,6 +188,8 @@ class TestSubmitting:
 
 class TestHubLost:
     def test_silence_means_dialling_again(self, session):
+        session.submit(1)
+        session.hear(m.Accepted(1))
         session.after(3.1)
 
         assert session.reconnects == 1
@@ -195,6 +197,7 @@ class TestHubLost:
         assert len(session.of(m.ClientBeat)) >= 2
 
     def test_beats_state_the_epoch(self, session):
+        session.submit(1)
         session.after(1.1)
 
         assert session.of(m.ClientBeat)[0].epoch == 1
@@ -258,41 +261,51 @@ class TestHubLost:
         assert session.submitted() == [[2]]
         assert session.of(m.Submit)[-1].cancels == [1], "nor is its number waited for"
 
+    def test_what_was_never_sent_is_not(self, session):
+        session.submit(1, one=spec("once", acks="early"))
+        session.tell(ev.LinkLost())
+        session.submit(2, one=spec("once", acks="early"))
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        assert session.resolved == [1]
+        assert session.submitted() == [[2]]
+
     def test_a_late_answer_to_a_hello_of_an_earlier_link_says_nothing(self, session):
         """A hub that stood still answered it as if it had never heard of the client, whose tasks it runs."""
         session.submit(1, one=spec("once", acks="early"))
         session.tell(ev.LinkLost())
         [latest] = [hello.link for hello in session.of(m.ClientHello)]
-        session.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, link=latest - 1))
+        session.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, link=latest - 1, session=2))
         assert not session.resolved
         assert not session.machine.open
 
-        session.hear(m.ClientWelcome(1, True, 10_000, 1 << 30, 1.0, link=latest))
+        session.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, link=latest, session=1))
         assert session.machine.open
         assert not session.resolved
 
     def test_a_hub_that_had_forgotten_it_counts_from_one_again(self):
-        """Seed 1995: late messages let the hub know it again, so that `known` said nothing of it."""
+        """Seed 1995: late messages let the hub know it again."""
         client = Client()
-        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=1))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, session=1))
         client.submit(1, 2, 3)
         client.hear(delivery(1, 1))
         client.tell(ev.LinkLost())
         client.sent.clear()
-        client.hear(m.ClientWelcome(1, True, 10_000, 1 << 30, 1.0, session=2))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, session=2))
         assert client.submitted() == [[2, 3]]
         client.hear(delivery(1, 2))
         assert client.resolved == [1, 2]
 
     def test_a_session_that_the_hub_goes_on_with_counts_on(self):
         client = Client()
-        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=1))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, session=1))
         client.submit(1, 2)
         client.hear(m.Accepted(1))
         client.hear(delivery(1, 1))
         client.tell(ev.LinkLost())
         client.sent.clear()
-        client.hear(m.ClientWelcome(1, True, 10_000, 1 << 30, 1.0, session=1))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, session=1))
         assert client.submitted() == []
         client.hear(delivery(1, 1))
         client.hear(delivery(2, 2))
@@ -300,8 +313,8 @@ class TestHubLost:
 
     def test_a_newer_session_in_the_middle_of_one_is_looked_into(self):
         client = Client()
-        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=1))
-        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=2))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, session=1))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, session=2))
         assert not client.machine.open
 
     def test_a_welcome_of_another_hub_in_the_middle_of_a_session_is_looked_into(self, session):
@@ -373,7 +386,7 @@ class TestHubThatTakesLess:
         client.tell(Queued([(number_of(one), one)], [run]))
 
     def welcome(self, client: Client, limit: int) -> None:
-        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, limit))
+        client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, limit))
 
     @pytest.mark.parametrize("before", [True, False])
     def test_a_call_above_it_fails_with_both_limits(self, before):
@@ -398,7 +411,7 @@ class TestHubThatTakesLess:
         seqs = range(1, 100, 3)
         for seq in seqs if before else ():
             self.large(client, [seq, seq + 1, seq + 2], [10, 500, 20])
-        client.hear(m.ClientWelcome(EPOCH, False, 10_000, 1 << 30, 1.0, 100))
+        client.hear(m.ClientWelcome(EPOCH, 10_000, 1 << 30, 1.0, 100))
         for seq in () if before else seqs:
             self.large(client, [seq, seq + 1, seq + 2], [10, 500, 20])
         for submit in client.of(m.Submit):
@@ -424,6 +437,6 @@ class TestHubThatTakesLess:
         self.welcome(client, 0)
         self.large(client, [1], [500], spec("once", acks="early"))
         client.tell(ev.LinkLost())
-        client.hear(m.ClientWelcome(2, False, 10_000, 1 << 30, 1.0, 100))
+        client.hear(m.ClientWelcome(2, 10_000, 1 << 30, 1.0, 100))
 
         assert [(failure.seq, failure.kind) for failure in client.failed] == [(1, "lost")]

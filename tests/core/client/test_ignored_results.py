@@ -53,7 +53,7 @@ def test_a_call_that_is_too_large_for_the_next_hub_is_a_failure():
     client = Client(max_payload=1000)
     client.calls[1] = SILENT
     client.payload = b"x" * 500
-    client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, max_payload=100))
+    client.hear(m.ClientWelcome(1, 10_000, 1 << 30, 1.0, max_payload=100))
     submit(client, needs=(1,))
     client.hear(m.NeedValues(1, [1]))
 

@@ -157,7 +157,7 @@ def test_who_takes_from_a_sink_does_not_rest(client):
         client.tell(ev.Tick())
         beats += sum(isinstance(message, m.ClientBeat) for message in client.sent)
         client.sent.clear()
-        client.hear(m.Accepted(0, rest=10.0))
+        client.hear(m.Accepted(0))
 
     assert beats == 5
 

@@ -66,7 +66,7 @@ def test_a_client_that_says_hello_while_its_tasks_end_is_welcomed_when_they_have
     go_on(rig)
     for _ in range(2):  # as a client that is not known any more does
         rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
-    assert [welcome.known for welcome in rig.told[1]] == [False, False]
+    assert [welcome.session for welcome in rig.told[1]] == [0, 2]
     rig.submit(1, 3)
     assert on_their_way(rig, 1) == 3
 

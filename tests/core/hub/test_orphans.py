@@ -89,7 +89,7 @@ def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the
     running = tuple(rig.held[session])
     rig.told[1].clear()
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
-    assert not rig.told[1][0].known  # so it says Hello once more, and submits all that it waits for
+    assert not rig.told[1][0].session  # so it says Hello once more, and submits all that it waits for
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
 
     run = Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
@@ -251,7 +251,7 @@ def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
         assert rig.held[session] == [(1, 1, 2)]
     rig.told[1].clear()
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
-    assert rig.told[1][0].known is not gone
+    assert rig.told[1][0].session == (0 if gone else 1)
     if not gone:
         assert rig.outcomes(1) == {1: "crash"}
         return
