@@ -200,6 +200,11 @@ def test_what_a_task_waits_for_is_told_once(shared_programs, address, tmp_path):
     assert news["why"].startswith("no pool serves queue 'nobody-s': start one")
 
     [one, two] = rows(shared_programs.run("tasks", "--address", address, "--json"))
+    told = shared_programs.run("explain", one["task_id"], "--address", address).stdout
+    assert f"task {one['task_id']} ({WORK}.add, queue nobody-s) is QUEUED: no pool serves" in told
+    nobody = shared_programs.run("explain", "0" * 31 + "1", "--address", address, "--json")
+    assert nobody.returncode == 1
+    assert "is or was here" in json.loads(nobody.stdout)["error"]["message"]
     for task in (one, two):
         assert shared_programs.run("cancel", task["task_id"], "--address", address).returncode == 0
 

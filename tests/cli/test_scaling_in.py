@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh import Mesh
 from tests.harness.journal import words
-from tests.harness.programs import Programs, rows
+from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 
@@ -31,36 +31,6 @@ def test_the_idle_pools_leave_and_no_running_task_is_touched(programs: Programs,
         gate.touch()
         assert [future.result(20) for future in running] == ["0", "1"]
         assert {future.attempt for future in running} == {1}
-
-
-def test_a_busy_pool_leaves_when_there_is_no_idler_one_and_finishes_what_it_runs(programs, tmp_path):
-    address = programs.hub()[1]
-    worker = programs.worker(address, "--name", "m-a")
-    journal, gate = tmp_path / "journal", tmp_path / "gate"
-    with Mesh(address) as mesh:
-        running = mesh.submit(workload.hold, str(journal), "x", str(gate))
-        wait_until(lambda: words(journal) == ["x"])
-
-        (row,) = rows(programs.run("scale-in", "all", "1", "--json", "--address", address))
-        assert (row["pool"], row["running"]) == ("m-a", 1)
-        late = programs.run("scale-in", "m", "1", "--address", address)
-        assert (late.returncode, "0 pools that could leave" in late.stderr) == (1, True)
-
-        gate.touch()
-        assert (running.result(20), running.attempt) == ("x", 1)
-        assert worker.wait() == 0
-
-
-def test_more_than_there_are_is_refused_and_nobody_leaves(programs: Programs):
-    address = programs.hub()[1]
-    worker = programs.worker(address, "--name", "m-a")
-
-    outcome = programs.run("scale-in", "m", "2", "--address", address)
-
-    assert outcome.returncode == 1
-    assert "'m' has 1 pools that could leave, not 2: m-a" in outcome.stderr
-    assert rows(programs.run("pools", "--address", address, "--json"))[0]["state"] == "ready"
-    assert worker.process.poll() is None
 
 
 def test_waiting_ends_with_4_when_a_pool_takes_longer(programs: Programs, tmp_path: Path):

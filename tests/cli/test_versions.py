@@ -46,19 +46,3 @@ def test_refused_pools_end_and_are_shown_with_the_reason(programs: Programs, oth
     assert "refused:  pool odd: it has cloudpickle 1.2.3" in status.stdout
     assert '"event": "pool.refused"' in wait_until(lambda: hub.errors)
     assert rows(programs.run("pools", "--address", address, "--json")) == []
-
-
-def test_a_refused_client_is_told_why(programs: Programs, other):
-    address = programs.hub(TCP, TASKMESH_VERSIONS="refuse")[1]
-
-    outcome = programs.run("submit", f"{WORK}:add", "1", "2", "--address", address, env=other)
-
-    assert outcome.returncode == 3
-    assert "refuses this client: it has cloudpickle 1.2.3" in outcome.stderr
-
-
-def test_an_unknown_policy_is_told(programs: Programs):
-    outcome = programs.run("hub", "--bind", TCP, env={"TASKMESH_VERSIONS": "perhaps"})
-
-    assert outcome.returncode == 2
-    assert "'warn' or 'refuse'" in outcome.stderr

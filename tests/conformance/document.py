@@ -20,16 +20,15 @@ from tests.conformance.clauses import CLAUSES, DEVIATIONS, FAMILIES, SHOWN_IN_CO
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "conformance.md"
-ORDER = ("tcp", "ipc", "inproc", "typed", "raw", "wire", "process")
+ORDER = ("tcp", "ipc", "inproc", "typed", "raw", "wire")
 HEAD = """\
 # Conformance of taskmesh.sockets
 
 `make conformance` writes this page from tests/conformance, which has a test for each clause; do not edit it.
 The clauses are paraphrased: PIPE is 30/PIPELINE, SG 49/SCATTERGATHER, PS 29/PUBSUB, TBL the table of socket
 types. Every test runs over the transports named, with our sockets at one end, and at the other end ours
-(typed), pyzmq's (raw), a bare connection that speaks ZMTP (wire) or a socket in a process of its own
-(process). Measured with libzmq 4.3.5; Scatter and Gather are emulated over PUSH and PULL. "Not used" marks a
-permission (MAY) that the sockets do not use.
+(typed), pyzmq's (raw) or a bare connection that speaks ZMTP (wire). Measured with libzmq 4.3.5; Scatter and
+Gather are emulated over PUSH and PULL. "Not used" marks a permission (MAY) that the sockets do not use.
 """
 
 IN_CORE = """\

@@ -8,6 +8,7 @@ from taskmesh.sockets import Sub, XSub
 from tests.conformance.coverage import each
 from tests.conformance.rig import (
     LARGE,
+    PATIENCE_S,
     TINY,
     Rig,
     assert_limits,
@@ -168,3 +169,29 @@ def test_delivers_messages_unchanged(rig: Rig, kind: Subscriber) -> None:
     synchronise(publisher, subscriber)
 
     assert_sends_unchanged(publisher, subscriber)
+
+
+@each(Sub="PS-53")
+def test_filters_what_is_queued_by_the_subscriptions_it_has_when_reading(rig: Rig, kind: type[Sub]) -> None:
+    sub, pub = rig.ours(kind), rig.peer("PUB")
+    rig.join(sub, pub)
+    subscribe(sub, b"a", b"b")
+    synchronise(pub, sub)
+    for message in (b"b0", b"a1", b"b1", b"a2"):
+        pub.send(message)
+    rig.leave(sub, pub)  # the first is already taken out of the queue when its arrival is noticed
+
+    sub.unsubscribe(b"a")
+
+    assert sub.recv_many() == [b"b0", b"b1"]
+
+
+@each(Sub="PS-55")
+def test_sends_subscriptions_and_cancellations(rig: Rig, kind: type[Sub]) -> None:
+    sub, xpub = rig.ours(kind), rig.peer("XPUB")
+    rig.join(xpub, sub)
+
+    sub.subscribe(b"a\0")
+    assert xpub.recv_parts(PATIENCE_S) == [b"\x01a\0"]
+    sub.unsubscribe(b"a\0")
+    assert xpub.recv_parts(PATIENCE_S) == [b"\x00a\0"]

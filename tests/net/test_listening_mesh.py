@@ -1,7 +1,6 @@
 """A mesh that listens: hub and client in one program, pools and other clients that dial it."""
 
 import json
-import os
 import shutil
 import socket
 from collections.abc import Iterator
@@ -36,18 +35,6 @@ def mesh(place: str) -> Iterator[Mesh]:
     """One that listens, and has no slots of its own."""
     with Mesh(bind=TCP, workers=0, hub=place) as mesh:
         yield mesh
-
-
-def test_a_worker_dials_the_program(mesh: Mesh, programs: Programs):
-    programs.worker(mesh.address, "--name", "far", slots=2)
-
-    assert mesh.wait_for_workers(2, WAIT_S) == 2
-    assert mesh.submit(workload.add, 1, 2).result(WAIT_S) == 3
-    data = os.urandom(3_000_000)
-    assert mesh.submit(workload.echo, data).result(WAIT_S) == data
-    assert list(mesh.map(workload.add, range(500), range(500), timeout=WAIT_S)) == list(range(0, 1000, 2))
-    assert mesh.submit(nested.squares, 5).result(WAIT_S) == 30
-    assert [pool["pool"] for pool in mesh.status()["pools"]] == ["far"]
 
 
 @pytest.mark.smoke

@@ -13,7 +13,6 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.sockets import (
     Context,
     EndpointError,
-    InvalidCombination,
     Pub,
     Pull,
     Push,
@@ -173,18 +172,6 @@ def test_inproc_name_can_be_used_by_another_role_after_close(context: Context) -
         pull.connect(push.bind("inproc://again"))
     with Pub(context) as pub:
         assert pub.bind("inproc://again") == "inproc://again"
-
-
-def test_wrong_pair_is_refused_over_inproc_whoever_comes_first(context: Context) -> None:
-    with Push(context) as push, Pub(context) as pub, Push(context) as other:
-        push.bind("inproc://first")
-        with pytest.raises(
-            InvalidCombination, match="PUB cannot be connected to PUSH at inproc://first; it can to SUB, XSUB"
-        ):
-            pub.connect("inproc://first")
-        other.connect("inproc://later")
-        with pytest.raises(InvalidCombination):
-            pub.bind("inproc://later")
 
 
 def test_a_bind_that_fails_leaves_no_trace(context: Context) -> None:

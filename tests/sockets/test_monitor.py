@@ -10,12 +10,10 @@ import pytest
 from taskmesh.sockets import (
     Context,
     EventKind,
-    InvalidCombination,
     NoMessageWithinTimeout,
     NoPeerWithinTimeout,
     Pull,
     Push,
-    Router,
     SocketClosed,
     SocketError,
 )
@@ -74,14 +72,6 @@ def test_a_second_monitor_of_a_socket_is_refused_while_the_first_is_open(context
         first.close()
         first.close()
         push.monitor().close()
-
-
-def test_wrong_pair_over_a_network_transport_shows_in_the_monitor(context: Context) -> None:
-    with Push(context) as push, Router(context) as router, push.monitor() as events:
-        push.bind("tcp://127.0.0.1:*")
-        router.connect(push.endpoint)
-        with pytest.raises(InvalidCombination, match="PUSH can be connected to PULL"):
-            events.wait_ready(5)
 
 
 def test_wait_ready_raises_when_nobody_comes(context: Context) -> None:

@@ -53,10 +53,3 @@ def test_what_a_named_module_has_imported_is_not_its_own(mesh: Mesh, monkeypatch
 
     assert isinstance(error, FunctionUnavailable)
     assert "wait_until of module tests.harness.waiting is not run here" in str(error)
-
-
-def test_a_module_that_cannot_be_imported_is_told_before_the_worker_starts(programs: Programs):
-    outcome = programs.run("worker", "--only-registered", "nosuch_module")
-
-    assert outcome.returncode == 2
-    assert "nosuch_module" in outcome.stderr

@@ -85,16 +85,6 @@ def test_a_hub_that_takes_less_than_its_client_says_so_task_by_task(programs: Pr
             assert "its hub takes max_payload = 100,000 only" in str(future.exception())
 
 
-def test_a_result_that_its_hub_would_not_take_is_that_task_s_failure(programs: Programs):
-    address = programs.hub(TCP, **SMALL)[1]
-    programs.worker(address)
-    with Mesh(address) as mesh:
-        small, large = (mesh.submit(workload.zeros, size) for size in (90_000, 200_000))
-
-        assert len(small.result(20)) == 90_000
-        assert "above max_payload = 100,000" in str(large.exception(20))
-
-
 def test_more_pools_than_the_hub_may_have_wait_and_status_says_so(programs: Programs):
     address = programs.hub(TCP, TASKMESH_MAX_POOLS="1")[1]
     first = programs.worker(address, "--name", "first")
