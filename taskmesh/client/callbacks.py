@@ -52,7 +52,6 @@ class CallbackThread:
 
     @property
     def is_here(self) -> bool:
-        """True if this is the callback thread."""
         return threading.current_thread() is self._thread
 
     def flush(self) -> None:

@@ -57,7 +57,6 @@ class ChunkSizer:
         return max(1, items)
 
     def observe_time(self, items: int, seconds: float) -> None:
-        """Learn from the time that a chunk has taken."""
         if self._fixed is not None or items < 1:
             return
         measured = max(seconds / items, 1e-8)
@@ -70,7 +69,6 @@ class ChunkSizer:
         self.ahead = self._slots * min(_MANY, max(_FEW, math.ceil(_AHEAD_S / chunk_s)))
 
     def observe_bytes(self, items: int, size: int) -> None:
-        """Learn from the bytes that a chunk takes."""
         self._item_bytes = max(1.0, size / items)
 
     def _chunk_items(self) -> int:

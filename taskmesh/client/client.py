@@ -54,9 +54,7 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 class OpenMap(Protocol):
     """A map that has not submitted all of its items yet."""
 
-    def stop(self) -> None:
-        """Submit no more items."""
-        ...
+    def stop(self) -> None: ...
 
     def resume(self) -> None:
         """Go on, in case an interrupt has stopped it."""
@@ -136,7 +134,6 @@ class Client:
 
     @property
     def is_open(self) -> bool:
-        """True if the port is open."""
         return self._port is not None
 
     def open(self) -> SubmitPort:

@@ -22,7 +22,6 @@ attempt that led to it, that attempt alone if the result is ignored, or None for
 
 
 def end_of(record: Failed) -> End:
-    """Return the end that a hub's record reports."""
     return None if record.kind == "cancelled" else record
 
 

@@ -131,7 +131,6 @@ class EncodedFunction:
         return run
 
     def chunked(self, group: int) -> OpenRun:
-        """Return a run for chunks of one group."""
         if self._chunk is None:
             spec = msgspec.structs.replace(self.call.spec, kind=CHUNK)
             self._chunk = (spec_number(spec), spec)

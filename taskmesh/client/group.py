@@ -84,7 +84,6 @@ class TaskGroup:
         return self._table.put(run, payload)
 
     def cancel(self, futures: list[TaskFuture[Any]]) -> None:
-        """Cancel tasks, running or not."""
         self._table.cancel(futures)
 
     @staticmethod
@@ -94,5 +93,4 @@ class TaskGroup:
 
     @staticmethod
     def success(future: TaskFuture[Any]) -> Success:
-        """Return the way in which a task ran that has succeeded."""
         return future._origin if isinstance(future._origin, Success) else _UNKNOWN

@@ -67,7 +67,6 @@ class MapItems:
 
     @classmethod
     def listed(cls, calls: list[tuple[Any, ...]]) -> MapItems:
-        """Return the items of calls that are all there."""
         rest = iter(calls)
         return cls(lambda count: list(islice(rest, count)), len(calls), starred=True)
 

@@ -103,7 +103,6 @@ class MapJob:
 
     @property
     def label(self) -> str:
-        """The task's name, for people."""
         return self._single.spec.name
 
     @property
@@ -139,7 +138,6 @@ class MapJob:
             raise
 
     def stop(self) -> None:
-        """Submit no more items."""
         self.source.exhausted = True
         self._client.maps.discard(self)
         self._client.table.nudge()
@@ -192,7 +190,6 @@ class MapJob:
     # --- the port's side
 
     def arrive(self, chunk: Chunk) -> None:
-        """Take in a chunk that has ended."""
         self._arrivals.append(chunk)
         self.wakeup.set()
         if not self.is_consumer_waiting:

@@ -255,7 +255,6 @@ def _read(option: str, value: Any) -> Any:
 
 
 def _read_at(value: object) -> datetime | None:
-    """Read the time before which a task does not start."""
     if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
         return value
     example = "datetime(2027, 1, 1, 9, tzinfo=ZoneInfo('Europe/Berlin'))"
@@ -263,7 +262,6 @@ def _read_at(value: object) -> datetime | None:
 
 
 def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
-    """Read the futures and the ids of the tasks that a task waits for."""
     from taskmesh.client.attachment import checked_id
     from taskmesh.future import TaskFuture  # a module of tasks that a slot imports has no use for it
 
@@ -281,7 +279,6 @@ def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
 
 
 def _read_limit(value: object) -> tuple[Limit, ...]:
-    """Read the limits of a task."""
     given = (value,) if isinstance(value, str | Limit) or not isinstance(value, Iterable) else tuple(value)
     for one in given:
         if not isinstance(one, str | Limit):

@@ -291,7 +291,6 @@ class PendingTable:
 
     @property
     def unended(self) -> list[TaskFuture[Any]]:
-        """The futures of all pending tasks."""
         return list(self._pending.values())
 
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
@@ -396,7 +395,6 @@ class PendingTable:
         return self._port is None or self._port.connected
 
     def is_accepted(self, seq: int) -> bool:
-        """Return True if the hub has confirmed the task."""
         return seq in self._acks
 
     def end_if_refused(self, future: TaskFuture[Any]) -> None:
@@ -408,7 +406,6 @@ class PendingTable:
 
     @property
     def queued(self) -> bool:
-        """True if tasks wait for `drain()`."""
         return bool(self._dirty or self._dependents)
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
@@ -544,7 +541,6 @@ class PendingTable:
         return count
 
     def notice(self, progress: list[Progress]) -> None:
-        """Note the progress of running tasks."""
         with self.lock:
             for news in progress:
                 future = self._pending.get(news.seq)

@@ -325,7 +325,6 @@ class PipeResults:
     # --- in -------------------------------------------------------------------------------------------------
 
     def _submit_more(self) -> None:
-        """Draw some items and submit their chains."""
         self._draw()
         drawn, self._drawn = self._drawn, []
         items = [item for item in drawn if not isinstance(item, Unsent)]

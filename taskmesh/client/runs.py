@@ -13,7 +13,6 @@ from taskmesh.wire.runs import Run
 
 
 def depends(future: TaskFuture[Any]) -> bool:
-    """Return True if the task depends on others."""
     extras = future._extras
     return extras is not None and extras.edges is not None and bool(extras.edges.upstream)
 

@@ -63,13 +63,11 @@ def _of_task(kind: bytes, client: int, seq: int) -> bytes:
 
 
 def _singly(run: DoneRun) -> list[DoneRun]:
-    """Return a run for each of its tasks."""
     pairs = zip(run.seqs, run.payloads, strict=True)
     return [msgspec.structs.replace(run, seqs=[seq], payloads=[payload]) for seq, payload in pairs]
 
 
 def _signed_failure(signer: Signer, context: bytes, failure: Failed) -> Failed:
-    """Return a failure whose pickled exception, if it has one, is signed."""
     if not failure.pickled:
         return failure
     return msgspec.structs.replace(failure, pickled=signer.sign(context, failure.pickled))
@@ -318,7 +316,6 @@ class PayloadSigner:
         return msgspec.structs.replace(value, payload=payload)
 
     def results(self, message: m.Results) -> m.Results:
-        """Sign results and exceptions."""
         signer = self._signer
         if signer is None:
             return message
@@ -387,7 +384,6 @@ class ClientSigner:
         self._specs_of = specs_of
 
     def signed(self, message: m.ClientMessage) -> m.ClientMessage:
-        """Return a message to the hub with its payloads signed."""
         if isinstance(message, m.Submit):
             return self._signer.submit(message, self._client, self._specs_of)
         if isinstance(message, m.Fulfil):

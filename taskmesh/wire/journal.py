@@ -180,7 +180,6 @@ KINDS: dict[str, type[Entry]] = {
 
 
 def key_of(kind: str, number: int) -> str:
-    """Return the key of an entry."""
     return f"{kind}/{number:032x}"
 
 

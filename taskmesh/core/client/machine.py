@@ -74,7 +74,6 @@ class ClientMachine:
         self._sinks = OpenSinks()
 
     def handle(self, event: object, now: float) -> list[ClientAction]:
-        """Takes in one event; returns what is to be done, in order."""
         out: list[ClientAction] = []
         if isinstance(event, ev.FromHubToClient):  # a class pattern takes longer
             self._on_hub_message(event.message, now, out)
@@ -116,7 +115,6 @@ class ClientMachine:
 
     @property
     def deadline(self) -> float:
-        """Time when a Tick is due at the latest."""
         if self.refused:
             return math.inf
         if not self.open:

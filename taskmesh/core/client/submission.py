@@ -242,7 +242,6 @@ def part_of(run: Run, indexes: Iterable[int]) -> Run:
 
 
 def upstream_of(runs: Iterable[Run]) -> set[int]:
-    """Returns the counters of the tasks that those of some runs depend on."""
     return {seq for run in runs for edges in (*run.needs, *run.after) for seq in edges}
 
 
@@ -265,7 +264,6 @@ def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]
 
 
 def too_large(seq: int, size: int, limit: int) -> Failed:
-    """Returns the failure of a task whose call the hub would not take."""
     text = (
         f"its arguments take {size:,} bytes, and its hub takes max_payload = {limit:,} only. Pass a path or "
         "a key instead of the data, split it over several tasks, or raise max_payload on the hub too"

@@ -446,7 +446,6 @@ class Collector:
         self.requeue(record, Cause.RETURN)
 
     def expire(self, record: TaskRecord) -> None:
-        """It has not started in time."""
         what = "nobody had fulfilled it" if record.spec.is_promise else "it had not started"
         text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
         failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)

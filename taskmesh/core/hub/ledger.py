@@ -73,7 +73,6 @@ class SpecEntry(ServiceTime):
 
     @property
     def is_chunk(self) -> bool:
-        """True if the payloads are chunks of a map."""
         return self.spec.kind == CHUNK
 
     @property
@@ -186,7 +185,6 @@ class Ledger:
         return records
 
     def _prepare(self, records: list[TaskRecord], run: Run, spec: Spec, now: float) -> None:
-        """Note what some specs ask for of each task."""
         for record in records:
             if spec.expires > 0:
                 self.timers.at(now + spec.expires - run.age, record, Cause.EXPIRE)
@@ -337,7 +335,6 @@ class Ledger:
             record.more().ooms += ooms
 
     def _count(self, before: State, cause: Cause, times: int) -> None:
-        """Counts transitions that a batch made."""
         key = (before, cause)
         self.counts[key] = self.counts.get(key, 0) + times
 

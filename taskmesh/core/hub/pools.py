@@ -220,7 +220,6 @@ class PoolSessions:
     # --- living -------------------------------------------------------------------------------------------
 
     def lane_of(self, pool: str) -> Lane | None:
-        """The current session's lane of a pool."""
         return self._hub.lanes.get(self._by_pool.get(pool, 0))
 
     def current(self, epoch: int, session: int) -> Lane | None:
@@ -333,7 +332,6 @@ class PoolSessions:
         self._waiting.clear()  # it proves nothing that `heard` has moved
 
     def check_leases(self, now: float) -> None:
-        """Ends sessions that have been silent too long."""
         config = self._config
         for lane in list(self._hub.lanes.values()):
             if lane.lost_at is not None and now - lane.lost_at >= config.links_grace:

@@ -242,7 +242,6 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
     @property
     def links(self) -> Links | None:
-        """Its edges in the graph of dependencies, if it has any."""
         extra: TaskExtra | None = self.extra
         return None if extra is None else extra.links
 
@@ -255,7 +254,6 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         return links
 
     def time_has_come(self) -> None:
-        """It need not wait for a time any more."""
         self.due = 0.0
         if self.extra is not None:
             self.extra.at = 0.0

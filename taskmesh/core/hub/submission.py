@@ -286,7 +286,6 @@ class Submissions:
             due[session.client] = now + ACK_DELAY
 
     def acknowledge_due(self, now: float) -> None:
-        """Tells the clients that have waited long enough."""
         while self._hub.acks_due:
             client, due = next(iter(self._hub.acks_due.items()))
             if now < due:
@@ -362,7 +361,6 @@ class Submissions:
             ledger.enqueue(records)
 
     def _refuse(self, client: int, seqs: list[int], kind: str) -> None:
-        """End tasks that this hub cannot take."""
         for seq in seqs:
             self._ledger.answered(client, seq)
             self._collector.give(Failed(client, seq, 0, kind), client << SEQ_BITS | seq)

@@ -79,7 +79,6 @@ class PoolMachine:
     # --- the machine contract -----------------------------------------------------------------------------
 
     def handle(self, event: object, now: float) -> list[PoolAction]:
-        """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
         if self.member.session and now - self._now > self.member.lease:
@@ -102,7 +101,6 @@ class PoolMachine:
 
     @property
     def deadline(self) -> float:
-        """Time when a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
         member = self.member
@@ -474,7 +472,6 @@ class PoolMachine:
     # --- views --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
-        """Returns a view in plain data."""
         return {
             "pool": self.config.pool,
             "session": self.session,

@@ -55,11 +55,9 @@ class Membership:
 
     @property
     def deadline(self) -> float:
-        """Time when the next beat or Hello is due."""
         return self._beat_at if self.session else self._hello_at
 
     def is_mine(self, epoch: int, session: int) -> bool:
-        """Returns True if a message is meant for the session that this pool is in."""
         return bool(self.session) and session == self.session and epoch == self.epoch
 
     def hub_is_silent(self, now: float) -> bool:
@@ -83,7 +81,6 @@ class Membership:
         self.spool.renew()
 
     def is_due(self, now: float) -> bool:
-        """Returns True if it is time for a beat, or for a Hello."""
         return now >= (self._beat_at if self.session else self._hello_at)
 
     def hello(self, inventory: list[Held], slots: int, now: float) -> None:

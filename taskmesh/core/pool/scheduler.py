@@ -75,7 +75,6 @@ class Scheduler:
     # --- in and back --------------------------------------------------------------------------------------
 
     def add(self, run: LaneRun) -> None:
-        """Takes in tasks from the lane."""
         self.backlog.append(Piece(run, 0, len(run.seqs)))
 
     def put_back(self, pieces: list[Piece]) -> None:
@@ -275,7 +274,6 @@ class Scheduler:
         self.cancelled |= wanted & {(held.client, seq, held.attempt) for held in pieces for seq in held.seqs}
 
     def has_cancelled(self, slot: Slot) -> bool:
-        """Returns True if a slot holds a task that has been cancelled."""
         cancelled = self.cancelled
         return any(
             (piece.run.client, seq, piece.run.attempt) in cancelled

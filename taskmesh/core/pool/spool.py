@@ -90,7 +90,6 @@ class Spool:
 
 
 def held_by(done: list[DoneRun], failed: list[Failed]) -> list[Held]:
-    """Returns the attempts that results are of."""
     held = [Held(run.client, run.attempt, run.seqs, returns=run.returns) for run in done]
     if failed:
         held += [Held(one.client, one.attempt, [one.seq], returns=one.returns) for one in failed]

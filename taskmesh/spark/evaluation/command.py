@@ -98,7 +98,6 @@ class PythonCommand(msgspec.Struct):
 
 
 def encode(command: PythonCommand) -> str:
-    """A command as text."""
     return msgspec.json.encode(command, order="sorted").decode()
 
 

@@ -54,7 +54,6 @@ class Evaluation:
         return self.text, *self.functions
 
     def __call__(self, data: Buffer) -> pa.Buffer:
-        """Evaluate the command for one piece."""
         if self._evaluate is None:
             self._evaluate = evaluator(commands.decode(self.text), self.functions)
         context, rows = piece.decode(data)

@@ -154,7 +154,6 @@ def framed(frames: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """The frames in batches of them."""
     for batch in batches:
         for frame in batch.column(0):
             yield frame.as_py()

@@ -78,7 +78,6 @@ class StreamedEvaluation:
         return self.text, *self.functions
 
     def __call__(self, data: Buffer) -> bytes:
-        """Run the stream to its end."""
         order = _orders.decode(data)
         evaluate = evaluator(commands.decode(self.text), self.functions)
         client = client_here()
@@ -194,7 +193,6 @@ class BatchSender:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is held."""
         if self._held:
             held, self._held, self._size = self._held, [], 0
             self.send(held)
