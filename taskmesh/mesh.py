@@ -12,13 +12,13 @@ from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
-from taskmesh.client.attachment import attached, checked_id
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
 from taskmesh.client.options import OptionValues, is_name
 from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
+from taskmesh.client.upstream import attached, checked_id
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor

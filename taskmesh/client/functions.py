@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.client.attachment import attached
 from taskmesh.client.options import WHEN, TaskOptions, is_name
+from taskmesh.client.upstream import attached
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import OpenRun, TaskTable

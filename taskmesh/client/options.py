@@ -262,7 +262,7 @@ def _read_at(value: object) -> datetime | None:
 
 
 def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
-    from taskmesh.client.attachment import checked_id
+    from taskmesh.client.upstream import checked_id
     from taskmesh.future import TaskFuture  # a module of tasks that a slot imports has no use for it
 
     is_one = isinstance(value, TaskFuture | str) or not isinstance(value, Iterable)

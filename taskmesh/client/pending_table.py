@@ -14,7 +14,6 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskmesh.client.attachment import adapt
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.completion import Completion, End, complete, end_of
 from taskmesh.client.runs import by_run, dependent_run, depends, sent_run
@@ -26,7 +25,7 @@ from taskmesh.future import RAW, OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
-from taskmesh.wire.runs import ATTACHMENT, DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
     import asyncio
@@ -101,7 +100,6 @@ class PendingTable:
         self._dirty: list[OpenRun] = []
         self._sequence = SequenceNumbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
-        self._is_plain = limits.result_codec == "safe"
         self._weights: dict[int, int] = {}
         self.weight = 0
         self._specs_sent = SpecsSent()
@@ -484,8 +482,6 @@ class PendingTable:
                 count += self._succeed_bare(run, completion)
                 continue
             count += len(run.seqs)
-            if run.codec or self._is_plain:
-                self._adapt(run, completion)
             origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
             for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each run costs more
                 future = pop(seq, None)
@@ -517,15 +513,6 @@ class PendingTable:
                     self._upstream.succeeded(future, extras.edges, payload, origin.attempt)
                 completion.add(future, origin if future._run.ignores_result else (payload, origin))
         return count
-
-    def _adapt(self, run: DoneRun, completion: Completion) -> None:
-        """Have attachments decode results as others have encoded them; end those that may not. Lock held."""
-        for seq in run.seqs:
-            future = self._pending.get(seq)
-            if future is not None and future._run.spec.kind == ATTACHMENT:
-                failure = adapt(future, run.codec)
-                if failure is not None:
-                    self._free(self._fail([failure], completion))
 
     def _fail(self, failed: list[Failed], completion: Completion) -> int:
         """End the futures of tasks that have ended badly; return how many there were. Lock held."""

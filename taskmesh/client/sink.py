@@ -17,15 +17,14 @@ from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError, MeshClosed
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Outcome
-from taskmesh.serialize.payload import check_size, dumps_encoded
+from taskmesh.serialize.payload import check_size, dumps_encoded, loads_encoded
 from taskmesh.settings.setting import PositiveSize, Setting, SettingError
 from taskmesh.shm.files import Buffer
 from taskmesh.system.clock import monotonic
 from taskmesh.wire.messages import SinkDeliver
 from taskmesh.wire.runs import (
-    ARROW_IPC,
     LONGEST_NAME,
-    PICKLE,
+    SAFE,
     SINK_VALUE,
     SINK_VALUE_NAME,
     Failed,
@@ -43,10 +42,6 @@ REMEMBERED = 100_000
 UNNUMBERED = 0
 """The number of an outcome that the hub has taken back from this consumer, and perhaps given to another."""
 _CREDIT = Setting(PositiveSize)
-_PICKLED = (
-    "its result is pickled, and this client takes plain data only (client.result_codec): open the sink with "
-    "result_codec='pickle'"
-)
 
 
 class SinkOutcome(Outcome[Any]):
@@ -56,9 +51,20 @@ class SinkOutcome(Outcome[Any]):
         task: client and number of the task.
     """
 
-    def __init__(self, client: int, value: Value) -> None:
-        super().__init__(ids.text_of(ids.task_id(client, value.seq)), value)
+    def __init__(self, client: int, value: Value, *, plain: bool) -> None:
+        super().__init__(ids.text_of(ids.task_id(client, value.seq)), value, plain=plain)
         self.task = client, value.seq
+
+    def message(self) -> Buffer:
+        """Return the bytes that a `SinkInput` has put there, which are not decoded.
+
+        Raises:
+            BaseException: as `result`.
+        """
+        error = self.exception()
+        if error is not None:
+            raise error
+        return loads_encoded(self._checked().payload)
 
 
 class Sink:
@@ -95,7 +101,7 @@ class Sink:
         self.name = name
         self._client = client
         self._is_auto = ack == "auto"
-        self._takes_pickles = client.result_codec == PICKLE
+        self._is_plain = client.result_codec == SAFE
         self._port: SubmitPort | None = None
         self._changed = threading.Condition()
         self._here: deque[tuple[int, SinkOutcome]] = deque()
@@ -287,17 +293,12 @@ class Sink:
             self._changed.notify_all()
 
     def _success(self, client: int, seq: int, payload: Any, name: str, run: Any) -> SinkOutcome:
-        codec = run.codec or PICKLE
-        value = Value(seq, payload, name, run.attempt - run.returns, codec)
-        if codec == PICKLE and not self._takes_pickles:
-            value = replace(
-                value, payload=b"", failed=Failed(client, seq, value.attempt, "result", text=_PICKLED)
-            )
-        return SinkOutcome(client, value)
+        return SinkOutcome(client, Value(seq, payload, name, run.attempt - run.returns), plain=self._is_plain)
 
     def _failure(self, failure: Failed, name: str) -> SinkOutcome:
-        told = failure if self._takes_pickles else replace(failure, pickled=b"")
-        return SinkOutcome(failure.client, Value(failure.seq, b"", name, failure.attempt, failed=told))
+        told = replace(failure, pickled=b"") if self._is_plain else failure
+        value = Value(failure.seq, b"", name, failure.attempt, failed=told)
+        return SinkOutcome(failure.client, value, plain=self._is_plain)
 
 
 class SinkInput:
@@ -311,9 +312,7 @@ class SinkInput:
     """
 
     def __init__(self, client: Client, sink: str) -> None:
-        spec = Spec(
-            b"", SINK_VALUE_NAME, on_client_loss="cancel", codec=ARROW_IPC, kind=SINK_VALUE, sink=sink
-        )
+        spec = Spec(b"", SINK_VALUE_NAME, on_client_loss="cancel", kind=SINK_VALUE, sink=sink)
         self._client = client
         self._run = OpenRun(client.table, spec_number(spec), spec)
 

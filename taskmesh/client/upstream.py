@@ -14,10 +14,13 @@ from concurrent.futures._base import FINISHED
 from typing import Any
 
 from taskmesh.client.runs import by_run, dependent_run
-from taskmesh.future import ERROR, IGNORED, RAW, REBUILT, TaskFuture
+from taskmesh.core import ids
+from taskmesh.core.specs import spec_number
+from taskmesh.errors import ConfigError
+from taskmesh.future import ERROR, IGNORED, RAW, REBUILT, OpenRun, TaskFuture, TaskTable
 from taskmesh.outcomes.waiters import Edges
-from taskmesh.serialize.payload import Payload, dumps, dumps_encoded, dumps_plain
-from taskmesh.wire.runs import PICKLE, SAFE, Failed, Run, Spec, Value
+from taskmesh.serialize.payload import Payload, dumps, dumps_plain
+from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, SAFE, Failed, Run, Spec, Value
 
 KEPT_VALUE = Spec(b"", "taskmesh.put")
 """The spec of values that a client puts into the mesh: no task runs for them."""
@@ -59,8 +62,7 @@ class UpstreamTasks:
                 self._release(edges)
             return
         if edges.dependents:
-            spec = future._run.spec
-            self._values[future._seq] = Value(future._seq, payload, spec.name, attempt, spec.codec)
+            self._values[future._seq] = Value(future._seq, payload, future._run.spec.name, attempt)
         self._release(edges)
         edges.needs, edges.after = (), ()  # a chain of futures must not keep all of its links
 
@@ -163,12 +165,36 @@ def _value_of(future: TaskFuture[Any]) -> Value:
             origin if isinstance(origin, Failed) else Failed(0, seq, 0, "lost", text=str(future._content))
         )
         return Value(seq, b"", spec.name, future.attempt, failed=failure)
-    payload = future._content if form is RAW else _encoded(future._content, spec.codec)
-    return Value(seq, payload, spec.name, future.attempt, spec.codec, is_kept=spec is KEPT_VALUE)
+    payload = future._content
+    if form is not RAW:  # its caller has taken it already
+        payload = dumps_plain(payload) if spec.codec == SAFE else dumps(payload)
+    return Value(seq, payload, spec.name, future.attempt, is_kept=spec is KEPT_VALUE)
 
 
-def _encoded(value: object, codec: str) -> Payload:
-    """Encode a result once more that its caller has taken already."""
-    if codec == PICKLE:
-        return dumps(value)
-    return dumps_plain(value) if codec == SAFE else dumps_encoded(value)
+def attached(table: TaskTable, task_id: str, codec: str) -> TaskFuture[Any]:
+    """Return a future that ends as the task with this id does, which somebody else has submitted.
+
+    Args:
+        table: of the client that waits for it.
+        task_id: the id of the other task, as `checked_id` gives it.
+        codec: the client's `result_codec`.
+
+    Raises:
+        MeshClosed: the mesh is closed.
+    """
+    spec = Spec(b"", ATTACHMENT_NAME, on_client_loss="cancel", codec=codec, kind=ATTACHMENT)
+    return table.put(OpenRun(table, spec_number(spec), spec, key=task_id), b"")
+
+
+def checked_id(text: object) -> str:
+    """Return a task id as `TaskFuture.task_id` shows it.
+
+    Raises:
+        ConfigError: it is no task id.
+    """
+    try:
+        return ids.text_of(ids.parse(text if isinstance(text, str) else ""))
+    except ValueError:
+        raise ConfigError(
+            f"a task id has 32 hexadecimal digits, as `future.task_id` shows it, not {text!r:.200}"
+        ) from None

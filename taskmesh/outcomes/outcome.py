@@ -30,7 +30,7 @@ from taskmesh.errors import (
 )
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import Payload, loads_chunk_values
-from taskmesh.serialize.upstream import loads_value, provided_value
+from taskmesh.serialize.upstream import is_plain, loads_value, provided_value
 from taskmesh.wire.runs import DEPENDENCY, NOT_DURABLE, UNKNOWN, DoneRun, Failed, Value
 from taskmesh.wire.slot_messages import SlotFailure
 
@@ -100,8 +100,9 @@ class Outcome(Generic[T]):
         state: its final state; UNREACHABLE if it had not ended when this task started.
     """
 
-    def __init__(self, task_id: str, value: Value | None) -> None:
+    def __init__(self, task_id: str, value: Value | None, *, plain: bool = False) -> None:
         self._value = value
+        self._is_plain = plain
         self.task_id = task_id
         self.name = value.name if value is not None else ""
         self.attempt = value.attempt if value is not None else 0
@@ -122,7 +123,7 @@ class Outcome(Generic[T]):
         error = self.exception()
         if error is not None:
             raise error
-        return cast(T, loads_value(self._checked()))
+        return cast(T, loads_value(self._checked(), plain=self._is_plain))
 
     def exception(self) -> BaseException | None:
         """Return the error that ended the task, None for a value.
@@ -145,8 +146,8 @@ class Outcome(Generic[T]):
 
 def arrived(seq: int, key: str = "") -> Outcome[Any]:
     """Return the outcome of a task on which the running one depends: called in a slot, by its arguments."""
-    running = current_task()
-    return Outcome(text_of(task_id(client_of(parse(running.id)), seq)), provided_value(seq, key))
+    task = text_of(task_id(client_of(parse(current_task().id)), seq))
+    return Outcome(task, provided_value(seq, key), plain=is_plain())
 
 
 class Success(NamedTuple):

@@ -236,7 +236,7 @@ class TaskRunner:
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
         """Map chunks, and calls with a time limit, a codec of their own, or outcomes of other tasks."""
-        with upstream.provided(run.values):
+        with upstream.provided(run.values, plain=spec.codec == SAFE):
             return self._perform_each(run, spec, function, mine)
 
     def _perform_each(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:

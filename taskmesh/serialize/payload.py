@@ -173,10 +173,8 @@ def loads(payload: Payload, *, what: str = "an argument") -> Any:
             if payload[0] != PROTO:
                 return decode_scalars(payload)[0]
             return unpickle(payload) if payload[-1] == STOP else decode(payload)
-        if isinstance(payload, Blob):
-            parts = payload.reader_parts()
-            return decode(parts[0], parts[1:])
-        return decode(payload)
+        parts = payload.reader_parts() if isinstance(payload, Blob) else [payload]
+        return decode(parts[0], parts[1:]) if parts[0][0] == PROTO else decode_scalars(parts[0])[0]
     except PASS:
         raise
     except BaseException as error:
@@ -291,7 +289,7 @@ def loads_encoded(payload: Payload) -> Buffer:
 
 
 def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) -> Payload:
-    """The payload of plain data, which is rebuilt without running anything: MessagePack.
+    """The payload of plain data, which is rebuilt without running anything; `loads` takes it, too.
 
     Args:
         value: None, bool, int of 64 bits, float, str, bytes, and lists and dicts of these; tuples and sets
@@ -302,7 +300,7 @@ def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) 
         SerializationError: something in it is no plain data.
     """
     try:
-        data = msgspec.msgpack.encode(value)
+        data = msgspec.msgpack.encode((value,))
     except PASS:
         raise
     except Exception as error:
@@ -314,15 +312,18 @@ def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) 
 
 
 def loads_plain(payload: Payload, *, what: str = "the result") -> Any:
-    """The value of `dumps_plain`; runs nothing, whatever the bytes.
+    """The value of `dumps_plain`, or scalars of `dumps`; runs nothing, whatever the bytes.
 
     Raises:
         SerializationError: the bytes are something else.
     """
     try:
-        return msgspec.msgpack.decode(loads_encoded(payload))
-    except Exception as error:
-        raise SerializationError(f"{what} is no plain data: {error_text(error)}. Who made it?") from error
+        return decode_scalars(loads_encoded(payload))[0]
+    except MALFORMED as error:
+        raise SerializationError(
+            f"{what} is no plain data, and with client.result_codec='safe' nothing else is taken: if it is "
+            "pickled, use result_codec='pickle'"
+        ) from error
 
 
 def check_size(

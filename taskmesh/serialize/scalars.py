@@ -1,7 +1,8 @@
 """Scalars: numbers, texts, True, False and None. They travel as MessagePack, at an eighth of a pickle's cost.
 
 They cannot change, name no class and run no code. Exact types only: a subclass has more to it than its value.
-They stand in an array, and no pickle begins like one:
+They stand in an array, and no pickle begins like one: a payload says itself what it is. Results that may be
+nothing but plain data travel so, too.
 
     a call      [argument, ...]
     a result    [value]
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+
+from taskmesh.shm.files import Buffer
 
 SCALARS: Final = frozenset({int, float, str, bool, type(None)})
 """The exact types."""
@@ -29,5 +32,5 @@ MALFORMED: Final = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 encode_scalars: Final[Callable[[tuple[Any, ...]], bytes]] = msgspec.msgpack.Encoder().encode
 """The bytes of scalars."""
 
-decode_scalars: Final[Callable[[bytes], tuple[Any, ...]]] = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
+decode_scalars: Final[Callable[[Buffer], tuple[Any, ...]]] = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
 """The scalars again; raises MALFORMED when the bytes are something else."""

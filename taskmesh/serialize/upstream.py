@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from taskmesh.errors import BadSignature, SerializationError
-from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
+from taskmesh.serialize.payload import loads, loads_plain
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import PICKLE, PROMISE, SAFE, Value
+from taskmesh.wire.runs import PROMISE, Value
 
 Loader = Callable[..., Any]
 """Called in the slot with a task's number, and the key of a promise: gives what arrives in its place."""
@@ -49,6 +49,8 @@ class Collection:
 _encoding: ContextVar[Collection | None] = ContextVar("_encoding", default=None)
 _provided: dict[int, Value] = {}
 """In a slot: the outcomes that the running task is handed."""
+_is_plain = [False]
+"""In a slot: the running task's client takes plain data only."""
 
 
 def is_collecting() -> bool:
@@ -81,13 +83,19 @@ def itself(value: Any) -> Any:
 
 
 @contextmanager
-def provided(values: Iterable[Value]) -> Iterator[None]:
-    """Provide the outcomes that a call needs while it is decoded."""
+def provided(values: Iterable[Value], *, plain: bool = False) -> Iterator[None]:
+    """Provide the outcomes that a call needs while it is decoded; `plain` as for `loads_value`."""
     _provided.update((value.seq, value) for value in values)
+    _is_plain[0] = plain
     try:
         yield
     finally:
         _provided.clear()
+
+
+def is_plain() -> bool:
+    """Return True if the running task's client takes plain data only."""
+    return _is_plain[0]
 
 
 def provided_value(seq: int, key: str = "") -> Value | None:
@@ -118,18 +126,18 @@ def value_of(seq: int, key: str = "") -> Any:
         raise BadSignature(f"the result of {value.name} cannot be trusted: {value.failed.text}")
     if value is None or value.failed is not None:
         raise SerializationError(f"the outcome of task number {seq} has not come along with the task")
-    return loads_value(value)
+    return loads_value(value, plain=is_plain())
 
 
-def loads_value(value: Value) -> Any:
+def loads_value(value: Value, *, plain: bool) -> Any:
     """Rebuild the value of a task that has succeeded.
 
+    Args:
+        value: the value.
+        plain: unpickle nothing but what the client itself has put into the mesh.
+
     Raises:
-        SerializationError: it cannot be rebuilt in this process.
+        SerializationError: it cannot be rebuilt in this process, or is pickled.
     """
-    what = f"the result of {value.name}"
-    if value.codec == PICKLE:
-        return loads(value.payload, what=what)
-    if value.codec == SAFE:
-        return loads_plain(value.payload, what=what)
-    return loads_encoded(value.payload)
+    load = loads_plain if plain and not value.is_kept else loads
+    return load(value.payload, what=f"the result of {value.name}")

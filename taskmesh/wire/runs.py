@@ -168,7 +168,6 @@ class Value(msgspec.Struct, array_like=True, omit_defaults=True):
         payload: its result; empty if it failed.
         name: the name of its task function.
         attempt: the number of the execution that gave the outcome.
-        codec: how the result is encoded, see `Spec.codec`.
         failed: its bad end, if it has one.
         key: of a promise, for which its value is signed.
         is_kept: no task ran for it: a client has put it there, and says when nobody needs it any more.
@@ -178,15 +177,14 @@ class Value(msgspec.Struct, array_like=True, omit_defaults=True):
     payload: Payload = b""
     name: Name = ""
     attempt: int = 0
-    codec: Name = PICKLE
     failed: Failed | None = None
     key: Name = ""
     is_kept: bool = False
 
     @property
     def is_bare(self) -> bool:
-        """True for a success whose result is ignored, and is not known here; no pickle is empty."""
-        return self.failed is None and not len(self.payload) and self.codec == PICKLE
+        """True for a success whose result is ignored, and is not known here; no value is empty."""
+        return self.failed is None and not len(self.payload)
 
 
 class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -255,7 +253,6 @@ class DoneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
     Attributes:
         payloads: the results; empty ones, on the way to a client, of tasks whose results are ignored.
-        codec: `Spec.codec`, for a client that does not know the spec; empty if that is PICKLE.
     """
 
     spec: int
@@ -266,7 +263,6 @@ class DoneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     payloads: list[Payload]
     elapsed: Number
     returns: int = 0
-    codec: Name = ""
 
 
 class Failed(msgspec.Struct, array_like=True):

@@ -1,12 +1,12 @@
 """result_codec="safe": results are plain data, and the caller's program unpickles nothing."""
 
-import pickle
-
 import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, RemoteError, SerializationError
 from taskmesh.serialize import payload
+from taskmesh.serialize.upstream import provided, value_of
+from taskmesh.wire.runs import Value
 from tests.net import workload
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -67,6 +67,53 @@ def test_an_unknown_codec_is_refused():
         Mesh(workers=1, result_codec="json")
 
 
-def test_a_pickle_in_place_of_plain_data_is_a_typed_error():
-    with pytest.raises(SerializationError, match="no plain data"):
-        payload.loads_plain(pickle.dumps({"a": object}))
+class Bomb:
+    def __reduce__(self):
+        return _refuse, ()
+
+
+def _refuse():
+    raise AssertionError("unpickled")
+
+
+LARGE = [b"x" * (1 << 20)]
+SECRET = {"a": Bomb()}
+
+
+@pytest.mark.parametrize("value", [SECRET, [*LARGE, SECRET]], ids=["small", "large"])
+@pytest.mark.parametrize("memfd", [True, False])
+def test_a_pickle_in_place_of_plain_data_is_a_typed_error(value, memfd):
+    pickled = payload.dumps(value, memfd=memfd)
+
+    with pytest.raises(SerializationError, match=r"no plain data.*result_codec='pickle'"):
+        payload.loads_plain(pickled)
+    with pytest.raises(SerializationError, match="no plain data"), provided([Value(1, pickled)], plain=True):
+        value_of(1)
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", {}, {"a": [1, None]}, LARGE])
+def test_plain_data_says_itself_what_it_is(value):
+    """Clients of both kinds meet: by a key, a promise, an attachment or a sink."""
+    plain = payload.dumps_plain(value)
+
+    assert payload.loads(plain) == payload.loads_plain(plain) == value
+    with provided([Value(1, plain)]):
+        assert value_of(1) == value
+
+
+def test_scalars_are_plain_data_whoever_has_made_them(mesh, no_pickle):
+    with provided([Value(1, payload.dumps(3))], plain=True):
+        assert value_of(1) == 3
+
+
+def test_the_client_s_own_value_may_be_any(mesh):
+    own = mesh.put({"a": object})
+
+    assert mesh.submit(len, own).result(20) == 1
+
+
+def test_a_result_that_was_taken_can_be_an_argument(mesh):
+    first = mesh.submit(workload.echo, {"a": [1]})
+    assert first.result(20) == {"a": [1]}
+
+    assert mesh.submit(workload.echo, [first]).result(20) == [{"a": [1]}]

@@ -13,7 +13,7 @@ def main() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         for outcome in sink:
-            log.write("got", int(outcome.result()))
+            log.write("got", outcome.result())
 
 
 if __name__ == "__main__":

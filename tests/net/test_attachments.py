@@ -65,9 +65,11 @@ def test_plain_results_reach_everybody_and_pickled_ones_those_who_unpickle(clust
     with cluster.mesh() as pickling, cluster.mesh(result_codec="safe") as plain:
         pickled, safe = held(pickling, tmp_path), held(plain, tmp_path)
         number = plain.with_options(after=safe).submit(workload.echo, [1, 2])
+        listed = pickling.with_options(after=pickled).submit(workload.echo, [1, 2])
         plain.flush()
+        pickling.flush()
         attached = pickling.attach(number.task_id)
-        other = plain.attach(pickled.task_id)
+        text, other = plain.attach(pickled.task_id), plain.attach(listed.task_id)
         after = plain.with_options(after=pickled.task_id).submit(workload.add, 1, 2)
         used = pickling.submit(workload.echo, attached)
         pickling.flush()
@@ -77,7 +79,9 @@ def test_plain_results_reach_everybody_and_pickled_ones_those_who_unpickle(clust
         assert attached.result(END_S) == [1, 2]
         assert used.result(END_S) == [1, 2]
         assert after.result(END_S) == 3
-        with pytest.raises(SerializationError, match="this client takes plain data only"):
+        assert text.result(END_S) == "word"
+        assert listed.result(END_S) == [1, 2]
+        with pytest.raises(SerializationError, match=r"no plain data.* nothing else is taken"):
             other.result(END_S)
 
 

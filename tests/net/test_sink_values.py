@@ -13,6 +13,7 @@ from taskmesh.core.specs import spec_number
 from taskmesh.errors import MeshClosed, TaskTimeout, TooLarge
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.serialize.payload import dumps, loads
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import SINK_VALUE, SINK_VALUE_NAME, DoneRun, LaneRun, Run, Spec
 from tests.harness.cluster import OVERRIDES, Cluster
@@ -54,11 +55,11 @@ def numbers(first: int, end: int) -> list[bytes]:
 
 
 def taken(sink: Sink, count: int, timeout: float = WAIT_S) -> list[bytes]:
-    """Take and acknowledge so many outcomes; return their results."""
+    """Take and acknowledge so many outcomes; return their messages."""
     values = []
     for _ in range(count):
         outcome = sink.get(timeout)
-        values.append(outcome.result())
+        values.append(outcome.message())
         sink.ack(outcome)
     return values
 
@@ -72,7 +73,7 @@ def test_values_go_from_program_to_program_in_their_order(mesh: Mesh):
     futures = put(mesh, THERE, numbers(0, 3000))
     with mesh.sink(THERE) as sink:
         outcome = sink.get(WAIT_S)
-        assert (outcome.result(), outcome.name, outcome.state) == (b"0", SINK_VALUE_NAME, "succeeded")
+        assert (outcome.message(), outcome.name, outcome.state) == (b"0", SINK_VALUE_NAME, "succeeded")
         assert not futures[0].done()
         sink.ack(outcome)
 
@@ -232,7 +233,7 @@ def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tm
     consumer = cluster.programs.launch("consumer", line)
     wait_until(lambda: "ready" in consumer.text(), WAIT_S)
     with Mesh(cluster.address, **OVERRIDES) as mesh:
-        futures = put(mesh, "s", numbers(0, 20_000))
+        futures = put(mesh, "s", map(dumps, range(20_000)))  # the consumer knows of no messages
         wait_until(futures[100].done, WAIT_S)
         consumer.kill()
         with mesh.sink("s") as sink:
@@ -241,7 +242,7 @@ def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tm
             def all_done() -> bool:
                 with contextlib.suppress(TimeoutError):
                     while True:
-                        values.extend(map(int, taken(sink, 1, 0.05)))
+                        values.extend(map(loads, taken(sink, 1, 0.05)))
                 return all(future.done() for future in futures)
 
             wait_until(all_done, WAIT_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, TaskFuture
-from taskmesh.errors import ConfigError, MeshClosed
+from taskmesh.errors import ConfigError, MeshClosed, RemoteError, SerializationError
 from tests.harness.cluster import ENVIRONMENT, OVERRIDES, Cluster
 from tests.harness.journal import Journal
 from tests.harness.keys import Ring
@@ -247,16 +247,24 @@ def test_with_keys_outcomes_are_verified(programs: Programs, ring: Ring):
         assert [future.result(WAIT_S) for future in futures] == [None] * 20
 
 
-def test_a_client_that_unpickles_nothing_gets_errors_in_place_of_pickles(programs: Programs):
+def test_a_client_that_unpickles_nothing_takes_plain_data_whoever_made_it(programs: Programs):
     address = programs.hub()[1]
     programs.worker(address)
     with Mesh(address) as mesh, Mesh(address, result_codec="safe") as careful, careful.sink("s") as sink:
         submit(mesh, range(1))
-        submit(careful, range(1, 2))
-        outcomes = [sink.get(WAIT_S), sink.get(WAIT_S)]
-        for outcome in outcomes:
+        careful.with_options(sink="s").submit(workload.echo, [1])
+        mesh.with_options(sink="s").submit(workload.echo, [2])
+        refused = mesh.with_options(sink="s").submit(workload.refuse, "no")
+        values: list[object] = []
+        errors: list[BaseException] = []
+        for _ in range(4):
+            outcome = sink.get(WAIT_S)
+            try:
+                values.append(outcome.result())
+            except (SerializationError, RemoteError) as error:
+                errors.append(error)
             sink.ack(outcome)
-        errors = [str(outcome.exception()) for outcome in outcomes if outcome.exception() is not None]
-        values = [outcome.result() for outcome in outcomes if outcome.exception() is None]
-        assert values == [1]
-        assert ["result_codec" in error for error in errors] == [True]
+        assert isinstance(refused.exception(WAIT_S), workload.Refusal)
+    assert sorted(values, key=str) == [0, [1]]
+    assert sorted(map(type, errors), key=str) == [RemoteError, SerializationError]
+    assert any("result_codec" in str(error) for error in errors)

@@ -157,7 +157,7 @@ def doubled(source: str, target: str, count: int) -> int:
     sink = client_here().sink(source, 64 << 20)  # left open: it ends with the task
     for _ in range(count):
         outcome = sink.get(30)
-        out.put(outcome.result() * 2)
+        out.put(outcome.message() * 2)
         sink.ack(outcome)
     return count
 

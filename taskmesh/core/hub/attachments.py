@@ -17,7 +17,7 @@ from taskmesh.core.hub.dependencies import is_bare
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
-from taskmesh.wire.runs import PICKLE, UNKNOWN, DoneRun, Failed, Run
+from taskmesh.wire.runs import UNKNOWN, DoneRun, Failed, Run
 
 
 class Attachments:
@@ -98,9 +98,7 @@ class Attachments:
             entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
             if entry is not None and entry.spec.keep > 0:
                 return None  # its time is over
-            if entry is None or isinstance(outcome, Failed) or entry.spec.codec == PICKLE:
-                return outcome
-            return replace(outcome, codec=entry.spec.codec)
+            return outcome
         return None
 
     def _may_come(self, client: int, target: int) -> bool:

@@ -31,7 +31,7 @@ from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.core.link import size_of
-from taskmesh.wire.runs import FIRING, PICKLE, DoneRun, Failed, Held, Value
+from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held, Value
 
 MAX_HISTORY = 20
 ANYBODY, NOBODY = -1, -2
@@ -125,8 +125,6 @@ class Collector:
         if record.state is State.WAITING:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
-        if record.spec.spec.codec != PICKLE:
-            part.codec = record.spec.spec.codec
         self.keep(record, part)
         self._succeeded(record, part.payloads[0], part.attempt - part.returns)
         for waiter in self._ledger.drop(record):
@@ -143,7 +141,7 @@ class Collector:
         journal, entry = self._hub.journal, record.spec
         if entry.ignores_result and journal is not None:
             client, seq = record.id >> SEQ_BITS, record.id & SEQ_MASK
-            journal.hold(client, Value(seq, payload, entry.spec.name, attempt, entry.spec.codec))
+            journal.hold(client, Value(seq, payload, entry.spec.name, attempt))
         self._hub.dependencies.succeeded(record, payload, attempt)
 
     def _pass_on(self, run: DoneRun, entry: SpecEntry | None) -> int:
@@ -152,10 +150,7 @@ class Collector:
             return self._give(run)
         if entry.ignores_result:
             return self._give(bare(run))
-        spec = entry.spec
-        if spec.codec != PICKLE:
-            run = msgspec.structs.replace(run, codec=spec.codec)
-        self._hub.sinks.put(spec.sink, spec.name, run)
+        self._hub.sinks.put(entry.spec.sink, entry.spec.name, run)
         return size_of(run)
 
     def acknowledged(self, outcome: DoneRun | Failed) -> None:
@@ -215,7 +210,6 @@ class Collector:
             [run.payloads[index] for index in indexes],
             run.elapsed * len(indexes) / len(run.seqs),
             run.returns,
-            run.codec,
         )
 
     def _give(self, run: DoneRun) -> int:

@@ -200,8 +200,7 @@ class Dependencies:
         if links is not None:
             self._let_go(record, links)
             for task, dependents in links.dependents.items():
-                spec = record.spec.spec
-                value = Value(task & SEQ_MASK, payload, spec.name, attempt, spec.codec)
+                value = Value(task & SEQ_MASK, payload, record.spec.spec.name, attempt)
                 if record.spec.is_promise:
                     value.key = record.extra.key[1]
                 self._ended(task, dependents, value)
@@ -393,7 +392,7 @@ def value_of(seq: int, outcome: DoneRun | Failed, spec: Spec) -> Value:
     """Return the outcome of one task in the form in which it travels with those that depend on it."""
     if isinstance(outcome, Failed):
         return Value(seq, b"", spec.name, outcome.attempt, failed=outcome)
-    return Value(seq, outcome.payloads[0], spec.name, outcome.attempt - outcome.returns, spec.codec)
+    return Value(seq, outcome.payloads[0], spec.name, outcome.attempt - outcome.returns)
 
 
 def blocked_by(failure: Failed, upstream: int) -> Failed:

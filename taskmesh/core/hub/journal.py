@@ -278,9 +278,8 @@ class Journal(JournalEntries):
             entry = specs.get(run.spec)
             for index, seq in enumerate(run.seqs) if book.needed else ():
                 if seq in book.needed and len(run.payloads[index]):
-                    value = Value(seq, run.payloads[index], attempt=run.attempt - run.returns)
-                    if entry is not None:
-                        value.name, value.codec = entry.spec.name, entry.spec.codec
+                    name = "" if entry is None else entry.spec.name
+                    value = Value(seq, run.payloads[index], name, run.attempt - run.returns)
                     self._keep(client, book, value)
             self.over(client, run.seqs)
         for failure in failed:

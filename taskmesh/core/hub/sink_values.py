@@ -15,7 +15,7 @@ from taskmesh.core.hub.sinks import MOST_BYTES, MOST_OUTCOMES
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
-from taskmesh.wire.runs import PICKLE, DoneRun, Failed
+from taskmesh.wire.runs import DoneRun, Failed
 
 TIDY = 1000
 """Records of a full sink after which those that have been given up are looked for."""
@@ -99,8 +99,7 @@ class SinkValues:
         ledger, entry, client = self._hub.ledger, records[0].spec, records[0].id >> SEQ_BITS
         spec, name = entry.spec, ledger.account(client).name
         seqs, payloads = [record.id & SEQ_MASK for record in records], [record.payload for record in records]
-        codec = spec.codec if spec.codec != PICKLE else ""
-        run = DoneRun(entry.number, client, 1, name, seqs, payloads, 0.0, codec=codec)
+        run = DoneRun(entry.number, client, 1, name, seqs, payloads, 0.0)
         if spec.sink:
             self._hub.sinks.put(spec.sink, spec.name, run)
         else:
@@ -119,7 +118,7 @@ class SinkValues:
         for waiter in self._hub.ledger.drop(record):
             if waiter != record.id:
                 seq = waiter & SEQ_MASK
-                alone = DoneRun(run.spec, run.client, 1, run.worker, [seq], [payload], 0.0, codec=run.codec)
+                alone = DoneRun(run.spec, run.client, 1, run.worker, [seq], [payload], 0.0)
                 self._collector.give(alone, waiter)
 
 

@@ -151,7 +151,7 @@ class BatchReceiver:
                 outcome = self._sink.get(timeout)
             except TimeoutError:
                 return
-            data: Buffer = outcome.result()
+            data = outcome.message()
             number, batches = piece.decode_message(data)
             self._sink.ack(outcome)
             if number < self._next or number in self._early:

@@ -73,22 +73,6 @@ def test_tasks_depend_on_it(rig):
     assert [value.payload for run in rig.pushed[-1].runs for value in run.values] == [b"r"]
 
 
-def test_a_result_says_how_it_is_encoded(rig):
-    session = rig.join()
-    (seq,) = rig.submit(OWNER, one=spec("plain", codec="safe"))
-    attached = attach(rig, seq)
-    rig.report(session, done=((OWNER, seq, 1),))
-
-    (run,) = [
-        run
-        for message in rig.told[OTHER]
-        if isinstance(message, m.Deliver)
-        for run in message.done
-        if run.seqs == [attached]
-    ]
-    assert run.codec == "safe"
-
-
 def test_a_task_goes_on_for_those_who_still_wait(rig):
     session = rig.join()
     (seq,) = rig.submit(OWNER)

@@ -401,17 +401,6 @@ def test_a_value_goes_to_its_sink_without_a_pool_and_ends_once_it_is_acknowledge
     assert (done.seqs, done.payloads, done.attempt) == (seqs, [b"x" * 8] * 3, 1)
 
 
-def test_a_value_in_a_codec_of_its_own_is_delivered_with_that(rig):
-    one = Consumer(rig, ONE)
-
-    put(rig, 1, Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s", codec="arrow-ipc"))
-
-    (message,) = [message for message in rig.told[ONE] if isinstance(message, m.SinkDeliver)]
-    assert [run.codec for run in message.done] == ["arrow-ipc"]
-    assert message.names == [SINK_VALUE_NAME]
-    assert len(one.seqs) == 1
-
-
 def test_values_wait_for_room_in_their_sink_and_keep_their_order():
     cap = 20 * 40
     rig = HubRig(lease=LEASE, result_bytes=cap)
