@@ -27,7 +27,7 @@ from taskmesh.outcomes.outcome import (
     error_of,
     noted,
 )
-from taskmesh.outcomes.waiters import Waiter, WaiterPool, Waiters, refuse_loop_callback, running_loop
+from taskmesh.outcomes.waiters import Waiter, WaiterPool, Waiters, loop_callback, running_loop
 from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.payload import Payload, loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
@@ -233,7 +233,7 @@ class TaskFuture(Future[T]):
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call `fn(future)` at the end, in the mesh's callback thread; at once if the task has ended."""
-        refuse_loop_callback(fn)
+        fn = loop_callback(fn)
         with self._run.table.lock:
             extras = self._ensure_waiters()
             if self._state is PENDING or extras.delivering:

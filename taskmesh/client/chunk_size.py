@@ -53,7 +53,7 @@ class ChunkSizer:
             return 1
         items = self._chunk_items()
         if left is not None:
-            items = min(items, max(items // 8, left // (2 * self._slots)))
+            items = min(items, left // (2 * self._slots))
         return max(1, items)
 
     def observe_time(self, items: int, seconds: float) -> None:

@@ -7,7 +7,9 @@ import select
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.system.clock import monotonic
@@ -243,19 +245,30 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     return loop
 
 
-def refuse_loop_callback(fn: Callable[..., object]) -> None:
-    """Refuse asyncio.wait's own callback: called in another thread it wakes no loop.
-
-    All other functions of asyncio use `__await__` or `asyncio.wrap_future`.
+def loop_callback(fn: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return the callback that works in place of asyncio's own ones, and any other as it is.
 
     Raises:
-        TypeError: `fn` is that callback.
+        TypeError: it is that of asyncio.wait(), which wakes no loop when it is called in another thread.
     """
-    if getattr(fn, "__module__", None) == "asyncio.tasks":
+    module = getattr(fn, "__module__", None)
+    if module == "asyncio.tasks":
         raise TypeError(
             "asyncio.wait() takes asyncio's own futures: wrap each in asyncio.wrap_future(), "
             "or use asyncio.gather() or asyncio.as_completed()"
         )
+    if module == "asyncio.futures" and sys.version_info < (3, 12):
+        return partial(_copy_outcome, fn)
+    return fn
+
+
+def _copy_outcome(fn: Callable[[Any], object], future: Future[Any]) -> None:
+    """Call asyncio.wrap_future()'s callback: before Python 3.12 it waits for ever for a StopIteration."""
+    error = None if future.cancelled() else future.exception()
+    if isinstance(error, StopIteration):
+        future = Future()
+        future.set_exception(RuntimeError("StopIteration cannot be raised into an asyncio.Future"))
+    fn(future)
 
 
 def wake(awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:

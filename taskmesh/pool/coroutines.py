@@ -1,12 +1,22 @@
-"""Coroutine functions as tasks: each call gets an event loop of its own in the slot's main thread."""
+"""Coroutine functions as tasks: they share one event loop, in the slot's main thread, for the slot's life.
+
+So what a function keeps from call to call, such as a client with its connections, stays usable. What a task
+has started and not awaited goes on with the slot's next coroutine.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+_loops: list[asyncio.AbstractEventLoop] = []
 
 
 def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -19,4 +29,18 @@ def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     asyncio = import_module("asyncio")  # 30 ms that only slots with coroutines spend
-    return asyncio.run(function(*args, **kwargs))
+    if threading.current_thread() is not threading.main_thread():  # a nested task that runs inside its parent
+        return asyncio.run(function(*args, **kwargs))
+    if not _loops or _loops[-1].is_closed():  # a task may have closed it
+        _loops[:] = [asyncio.new_event_loop()]
+    [loop] = _loops
+    asyncio.set_event_loop(loop)
+    task = loop.create_task(function(*args, **kwargs))
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        if (
+            not task.done() and not loop.is_closed()
+        ):  # a time limit or an interrupt has struck the loop itself
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))

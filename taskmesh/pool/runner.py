@@ -31,7 +31,7 @@ from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
 from taskmesh.retry import verdict
 from taskmesh.serialize import code, payload, upstream
-from taskmesh.serialize.chunks import BadItem
+from taskmesh.serialize.chunks import BadItem, PackedItem, is_flat
 from taskmesh.serialize.values import class_name
 from taskmesh.wire.runs import CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.schedules import split_tick
@@ -313,7 +313,11 @@ class TaskRunner:
                 self._limit.fired = False
             if self.is_forked_child:
                 raise LocalProtocolError("a child that a task has forked is no slot")
-            values.append(None if spec.ignore_result else value)
+            if spec.ignore_result:
+                value = None
+            elif not is_flat(value) and len(items) > 1:  # the next call may change what this one has returned
+                value = PackedItem(value, f"a result of {spec.name}")
+            values.append(value)
         self._children.wait()
         self._stage = "result"
         return payload.dumps_chunk_result(values, failures, where=spec.name)

@@ -1,8 +1,9 @@
-"""Many values in one payload: one pickle where nothing in it can go wrong, else one for each item.
+"""Many values in one payload: one pickle where the items cannot harm each other, else one for each item.
 
-One pickle for all is three times as fast, but a single item that cannot be rebuilt takes the others with it.
-Plain data (numbers, text, containers of them) can always be rebuilt, so only chunks that import something are
-taken apart. Classes and functions that travel by value are then written once for all items.
+One pickle for all is three times as fast, but a single item that cannot be rebuilt takes the others with it,
+and what items share in it they share where they arrive: a list that one call changes is changed for the next.
+So only flat items (numbers, text, tuples of them) are pickled together. Classes and functions that travel by
+value are written once for all items.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any, Final
 
 from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
-from taskmesh.serialize.values import GLOBAL, MARK, PASS, class_name, encode_plain, type_name
+from taskmesh.serialize.values import MARK, PASS, class_name, encode_plain, type_name
 from taskmesh.shm.files import Buffer
 
-_SOUND: Final = {
-    *("bool", "bytes", "bytearray", "complex", "float", "int", "str", "NoneType"),
+_FLAT: Final = frozenset((bool, bytes, complex, float, int, str, type(None)))
+_FLAT_NAMES: Final = {
     *("pathlib.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "fractions.Fraction"),
     *("datetime.date", "datetime.datetime", "datetime.timedelta", "decimal.Decimal"),
     *("uuid.UUID", "numpy.bool", "numpy.float32", "numpy.float64", "numpy.int32", "numpy.int64"),
 }
-"""Types that import something but are always rebuilt where their module is."""
+"""Types whose values never change, refer to nothing else, and can always be rebuilt where their module is."""
 
 
 class BadItem:
@@ -51,27 +52,57 @@ class Items:
     nested: bool
 
 
+class PackedItem:
+    """In the place of an item that was packed before the others came.
+
+    Attributes:
+        entry: the item's pickle, or the text of its error.
+        buffers: its buffers, which nobody changes any more.
+    """
+
+    __slots__ = ("buffers", "entry")
+
+    def __init__(self, value: object, what: str) -> None:
+        taken: list[memoryview] = []
+        self.entry: bytes | str
+        try:
+            self.entry = encode(value, taken)
+        except PASS:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self.entry = cannot_pickle(f"{what} (type {type_name(value)})", error, value)
+        self.buffers = [_unchanging(view) for view in taken]
+
+
+def _unchanging(view: memoryview) -> memoryview:
+    if type(view.obj) is bytes:
+        return view
+    copy = memoryview(bytearray(view))
+    return copy.toreadonly() if view.readonly else copy
+
+
+def is_flat(value: object) -> bool:
+    """Return True if a value never changes and shares nothing: a number, text, a tuple of these."""
+    cls = type(value)
+    if cls is tuple:
+        return all(map(_is_flat, map(type, value)))  # type: ignore[call-overload]
+    return _is_flat(cls)
+
+
+def _is_flat(cls: type) -> bool:
+    return cls in _FLAT or class_name(cls) in _FLAT_NAMES
+
+
 def pack_items(items: Items, buffers: list[memoryview]) -> bytes:
     """The pickle of all items; never fails because of one of them. `buffers` takes the out-of-band ones."""
     values = items.values if type(items.values) is list else list(items.values)
-    try:
-        data = encode((values, items.extra), buffers)
-    except PASS:
-        raise
-    except BaseException:  # noqa: BLE001 -- which item it is comes out below
-        data = None
-    if data is not None and (GLOBAL not in data or _sound(items)):
-        return data
-    buffers.clear()
+    types = set(map(type, values))
+    if items.nested or tuple in types:
+        types.discard(tuple)
+        types.update(*(map(type, value) for value in values if type(value) is tuple))
+    if all(map(_is_flat, types)):
+        return encode((values, items.extra), buffers)
     return _pack_apart(items, buffers)
-
-
-def _sound(items: Items) -> bool:
-    if items.nested:
-        types = {type(arg) for item in items.values for arg in item}
-    else:
-        types = set(map(type, items.values))
-    return all(class_name(cls) in _SOUND for cls in types)
 
 
 def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
@@ -96,6 +127,11 @@ def _entries(
     counts: list[int] = []
     for value in items.values:
         before = len(buffers)
+        if type(value) is PackedItem:
+            entries.append(value.entry)
+            buffers += value.buffers
+            counts.append(len(value.buffers))
+            continue
         try:
             data = encode_plain(value, buffers)
             entries.append(by_value(value, buffers) if data is None else data)

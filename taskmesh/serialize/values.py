@@ -44,9 +44,6 @@ REGISTERED: Final[list[bytes]] = []
 STOP: Final = ord(".")
 """The last byte of a pickle."""
 
-GLOBAL: Final = b"\x93\x94"
-"""In every pickle that imports something (STACK_GLOBAL, MEMOIZE): one without it can always be rebuilt."""
-
 
 _CHILDS_MAIN: Final = "__mp_main__"
 """What multiprocessing calls its parent's `__main__` in a process that it did not fork."""

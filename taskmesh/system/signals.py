@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -12,6 +14,8 @@ from taskmesh.system.loop import Loop
 from taskmesh.system.wakeup import Wakeup
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+AT_ONCE = 0.5
+"""Seconds within which a signal that comes again is the same one."""
 
 
 class StopRequest:
@@ -19,7 +23,8 @@ class StopRequest:
 
     Attributes:
         asked: how many signals came. SIGHUP counts only as the first: a terminal that closes may send
-            several, which must not look like a user who insists.
+            several, which must not look like a user who insists. Nor does a signal that comes twice at once:
+            timeout(1) and others send it to the process and to its group.
 
     Args:
         loop: the program's; signals wake it.
@@ -30,6 +35,7 @@ class StopRequest:
         self.asked = 0
         self._loop = loop
         self._parent = parent
+        self._came: dict[int, float] = {}
 
     @property
     def parent_gone(self) -> bool:
@@ -61,7 +67,10 @@ class StopRequest:
             self._loop.turn()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGHUP or not self.asked:
+        now = time.monotonic()
+        is_new = now - self._came.get(number, -math.inf) >= AT_ONCE
+        self._came[number] = now
+        if is_new and (number != signal.SIGHUP or not self.asked):
             self.asked += 1
 
 

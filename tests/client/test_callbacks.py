@@ -205,6 +205,16 @@ def test_asyncio_wrap_future_works(mesh):
     assert asyncio.run(main()) == 8
 
 
+def test_asyncio_wrap_future_raises_a_runtime_error_for_stop_iteration(mesh):
+    async def main() -> None:
+        await asyncio.wait_for(asyncio.wrap_future(mesh.submit(next, iter([]))), 30)
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        asyncio.run(main())
+    with pytest.raises(StopIteration):
+        mesh.submit(next, iter([])).result()
+
+
 def test_await_outside_a_loop_says_what_to_do(mesh, port):
     port.gate.clear()
 

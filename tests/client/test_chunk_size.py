@@ -37,6 +37,14 @@ def test_pace_ends_with_small_chunks():
     assert sizes[-1] < max(sizes)
 
 
+def test_pace_leaves_few_items_for_each_chunk_at_the_end():
+    """The last items may take long where the first ones did not: one slot must not have all of them."""
+    pace = ChunkSizer(4, 20_000)
+    run(pace, 10_000, 1e-7)
+
+    assert [pace.size(left) for left in (800, 80, 40, 12, 3)] == [100, 10, 5, 1, 1]
+
+
 def test_pace_of_long_items_stays_at_one():
     pace = ChunkSizer(2, 1000)
 

@@ -43,6 +43,20 @@ async def coming(number: int) -> int:
     return number + 1
 
 
+def append_one(kept: list[int]) -> int:
+    kept.append(1)
+    return len(kept)
+
+
+_filled: list[int] = [0]
+
+
+def fill(number: int) -> list[int]:
+    """Returns one list again and again, as code does that saves memory."""
+    _filled[0] = number
+    return _filled
+
+
 def crash_on(number: int, bad: int) -> int:
     if number == bad:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -339,3 +353,9 @@ def test_meshes_of_a_name_that_is_bound_again_leave_nothing():
     mesh.close()
 
     assert gather(results) == [2 * number for number in range(10)]
+
+
+def test_items_of_a_chunk_share_neither_arguments_nor_results():
+    with Mesh(workers=1) as mesh:
+        assert list(mesh.map(append_one, [[]] * 300)) == [1] * 300
+        assert list(mesh.map(fill, range(300), chunksize=50)) == [[number] for number in range(300)]

@@ -28,7 +28,7 @@ def test_a_second_signal_ends_a_worker_at_once_and_its_task_runs_elsewhere(progr
 
         leaving.signal(signal.SIGINT)
         wait_until(lambda: pool_states(mesh) == {"leaving": "draining"})
-        leaving.signal(signal.SIGINT)
+        leaving.signal(signal.SIGTERM)
 
         assert leaving.wait() == 1
         programs.worker(address, "--name", "staying")

@@ -15,6 +15,7 @@ from typing import Any
 from taskmesh import Schedule, task
 from taskmesh.context import current_task
 from tests.harness import nasty
+from tests.harness.waiting import wait_until
 
 
 def nothing() -> None:
@@ -193,6 +194,22 @@ def swallow_timeout() -> str:
     with contextlib.suppress(Exception):
         threading.Event().wait()
     return "went on"
+
+
+def use_sigalrm(wait: bool) -> str:
+    """Guards one step by an alarm, as timeout decorators do, and then waits for ever, or for the alarm."""
+    came: list[int] = []
+    former = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    signal.alarm(5)
+    signal.alarm(0)
+    if wait:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        wait_until(lambda: bool(came), 10)
+        signal.signal(signal.SIGALRM, former)
+        return "alarm"
+    signal.signal(signal.SIGALRM, former)
+    threading.Event().wait()
+    return "never"
 
 
 def slow_to_pickle() -> nasty.BlocksWhenPickled:

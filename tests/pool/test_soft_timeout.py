@@ -1,15 +1,17 @@
 """Soft time limits and interrupts inside a slot."""
 
+import contextlib
 import signal
-import sys
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
 from taskmesh.errors import TaskTimeout
 from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.serialize import payload
+from taskmesh.system.signal_timer import SIGNAL
 from taskmesh.wire.runs import CHUNK
 from tests.pool import coroutines, tasks
 from tests.wire.samples import items_of
@@ -101,35 +103,51 @@ def test_sigint_interrupts_the_task_alone(driver):
     assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
 
 
+def test_a_task_that_uses_sigalrm_has_its_limit_and_its_alarm(driver):
+    driver.start(0)
+
+    assert driver.failure(0, driver.call(0, tasks.use_sigalrm, (False,), timeout=0.3)[0]).kind == "timeout"
+    assert driver.result(0, driver.call(0, tasks.use_sigalrm, (True,), timeout=30)[0]) == "alarm"
+
+
+@pytest.mark.parametrize("seconds", [1e10, float(1 << 62)])
+def test_a_limit_of_centuries_is_none(driver, seconds):
+    driver.start(0)
+
+    assert driver.result(0, driver.call(0, tasks.add, (1, 1), timeout=seconds)[0]) == 2
+
+
 @pytest.fixture
 def limit():
-    before = signal.getsignal(signal.SIGALRM)
-    yield SoftTimeout()
-    signal.signal(signal.SIGALRM, before)
+    before = signal.getsignal(SIGNAL)
+    made = SoftTimeout()
+    yield made
+    made.close()
+    signal.signal(SIGNAL, before or signal.SIG_DFL)
 
 
-def test_limit_strikes_once_and_leaves_no_timer(limit):
+def test_limit_leaves_no_timer(limit):
     with pytest.raises(TaskTimeout):
         limit.call(0.05, threading.Event().wait, 10)
 
     assert limit.fired
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert limit._timer.left == 0
 
 
-def test_a_signal_that_a_wait_does_not_notice_is_followed_by_another(limit, monkeypatch):
-    strike, strikes = limit._alarm, []
+def test_a_limit_that_is_swallowed_strikes_each_second_until_the_function_ends(limit):
+    struck = []
 
-    def miss_the_first(signum, frame):
-        strikes.append(signum)
-        if len(strikes) > 1:
-            strike(signum, frame)
+    def stubborn() -> str:
+        while len(struck) < 3:
+            try:
+                threading.Event().wait(10)
+            except TaskTimeout:
+                struck.append(time.monotonic())
+        return "what it has"
 
-    monkeypatch.setattr(limit, "_alarm", miss_the_first)
-
-    with pytest.raises(TaskTimeout, match=r"timeout=0\.1 s"):
-        limit.call(0.1, threading.Event().wait, 30)
-    assert len(strikes) == 2
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0), "it has done its work"
+    assert limit.call(0.05, stubborn) == "what it has"
+    assert [0.5 < later - earlier < 5 for earlier, later in pairwise(struck)] == [True, True]
+    assert limit._timer.left == 0
 
 
 def test_a_limit_that_strikes_in_a_finalizer_strikes_again(limit):
@@ -137,27 +155,23 @@ def test_a_limit_that_strikes_in_a_finalizer_strikes_again(limit):
 
     class Slow:
         def __del__(self):
-            try:
+            with contextlib.suppress(TaskTimeout):
                 threading.Event().wait(10)
-            except TaskTimeout:
-                struck.append("in the finalizer")
-                raise
+            struck.append("in the finalizer")
 
     def work():
         Slow()  # gone at once
         threading.Event().wait(10)
 
-    hook = sys.unraisablehook
     with pytest.raises(TaskTimeout):
         limit.call(0.05, work)
 
     assert struck == ["in the finalizer"]
-    assert sys.unraisablehook is hook
-    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert limit._timer.left == 0
 
 
 def test_limit_holds_after_a_task_has_blocked_the_signal(limit):
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (SIGNAL,))
 
     with pytest.raises(TaskTimeout):
         limit.call(0.05, threading.Event().wait, 10)
@@ -207,5 +221,5 @@ def test_another_thread_neither_holds_it_off_nor_takes_it(limit):
 def test_late_alarm_is_ignored(limit):
     assert limit.call(30, int) == 0
 
-    signal.raise_signal(signal.SIGALRM)
+    signal.raise_signal(SIGNAL)
     assert not limit.fired

@@ -172,6 +172,17 @@ def test_coroutine_function_runs_to_its_end(driver):
     assert driver.result(0, driver.call(0, coroutines.coroutine, (1,))[0]) == 2
 
 
+def test_coroutines_of_a_slot_share_a_loop_and_what_belongs_to_it(driver):
+    driver.start(0)
+    serials = driver.call(0, coroutines.use_what_is_kept, (), ())
+    driver.run_until(lambda: driver.finished(0, serials))
+    first = driver.values[0][serials[0]]
+
+    assert driver.failure(0, driver.call(0, coroutines.endless, timeout=0.1)[0]).kind == "timeout"
+    assert driver.result(0, driver.call(0, coroutines.use_what_is_kept)[0]) == first
+    assert driver.values[0][serials[1]] == first
+
+
 def test_function_by_value(driver):
     driver.start(0)
     offset = 40

@@ -2,7 +2,9 @@ import pickle
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout
 from taskmesh.serialize import chunks, payload
+from taskmesh.serialize.chunks import PackedItem
 from taskmesh.wire.slot_messages import SlotFailure
 from tests.wire.samples import items_of
 
@@ -52,6 +55,26 @@ def test_plain_items_travel_in_one_pickle(items):
 def test_items_of_sound_types_travel_in_one_pickle_and_others_apart():
     assert packed(payload.dumps_chunk([(Path("a"), np.float64(1))])) == 2
     assert packed(payload.dumps_chunk([(Fragile(1),)])) == 4
+
+
+@pytest.mark.parametrize("shared", [[], {}, bytearray(), ([],), np.zeros(2), np.zeros(20_000)], ids=repr)
+def test_items_share_nothing_where_they_arrive(shared: object):
+    values, _ = payload.loads_chunk_values(payload.dumps_chunk_result([shared] * 3, {}))
+    items = loaded(payload.dumps_chunk([(1, shared)] * 3)) + [(1, value) for value in values]
+
+    parts = [part for _, item in items for part in (item if isinstance(item, tuple) else (item,))]
+    assert len(set(map(id, parts))) == 6
+    assert not any(np.shares_memory(np.asarray(a), np.asarray(b)) for a, b in pairwise(parts) if len(a))
+
+
+@pytest.mark.parametrize("value", [[1], bytearray(b"a"), np.zeros(2), np.zeros(20_000)], ids=repr)
+def test_a_packed_item_is_what_it_was(value: Any):
+    packed_item = PackedItem(value, "a result of f")
+    value[0] = 7
+    values, failures = payload.loads_chunk_values(payload.dumps_chunk_result([packed_item, value], {}))
+
+    assert (values[0][0], values[1][0], failures) == ({list: 1, bytearray: 97}.get(type(value), 0), 7, {})
+    values[0][0] = 5  # it can be changed where it arrives
 
 
 def test_an_item_that_cannot_be_rebuilt_stands_alone():
