@@ -26,6 +26,7 @@ from taskmesh.sockets.errors import (
     SocketError,
     WrongTurn,
 )
+from taskmesh.sockets.ipv6 import needs_ipv6
 from taskmesh.sockets.libzmq import stretch
 from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
@@ -173,6 +174,8 @@ class Socket:
             if inproc:
                 self._context.inproc.enter(endpoint, self.wire_role, bound=bound)
             try:
+                if not inproc and needs_ipv6(endpoint):
+                    self._raw.setsockopt(zmq.IPV6, 1)
                 (self._raw.bind if bound else self._raw.connect)(endpoint)
                 became = self._last_endpoint()
             except zmq.ZMQError as error:

@@ -16,7 +16,7 @@ async def use_what_is_kept() -> int:
 
     async def hold() -> None:
         async with _lock:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     await asyncio.gather(hold(), hold())
     return id(asyncio.get_running_loop())
