@@ -191,8 +191,7 @@ class Submitter:
         """Call `fn` with the items of the iterables, side by side, and iterate over the results.
 
         An item's error is raised in its place. Items travel in chunks, unless the task has retries, a hard
-        limit or a key, which belong to each call. A chunk is one pickle each way: what several of its items
-        or results share, they share afterwards; `chunksize=1` keeps them apart.
+        limit or a key, which belong to each call. Items of a chunk share nothing, as with `chunksize=1`.
 
         Args:
             fn: a function or task function.

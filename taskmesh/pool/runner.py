@@ -159,7 +159,7 @@ class TaskRunner:
 
     def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
         """The spec's function; its bytes are not needed any more, and may be large."""
-        function = self._functions[number] = runnable(code.load_function(spec.function))
+        function = self._functions[number] = callable_of(spec.function)
         self._specs[number] = msgspec.structs.replace(spec, function=b"")
         return function
 
@@ -391,6 +391,24 @@ class TaskRunner:
         self._batcher.close_after_fork()
         with contextlib.suppress(OSError):
             os.close(self._tickets)
+
+
+def callable_of(data: bytes) -> Callable[..., Any]:
+    """Return what runs a function's calls; one with a state of its own is rebuilt for each of them.
+
+    Raises:
+        FunctionUnavailable: as `code.load_function`.
+    """
+    function = code.load_function(data)
+    run = runnable(function)
+    if data[:1] == code.FRAMED or not code.has_state(function):
+        return run
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        fresh = code.load_function(data)
+        return fresh(*args, **kwargs) if run is function else runnable(fresh)(*args, **kwargs)
+
+    return call
 
 
 def failure_of(serial: int, kind: str, error: BaseException, spec: Spec, elapsed: float) -> SlotFailure:

@@ -58,6 +58,7 @@ EXCEPTIONS = {
         "tests/spark/test_sharing.py::test_row_05_a_large_partition_keeps_both_pools_busy",
     },
     "a deadline: the limit strikes long before": {
+        "tests/pool/test_soft_timeout.py::test_a_limit_that_is_swallowed_strikes_each_second_until_the_function_ends",
         "tests/pool/test_soft_timeout.py::test_a_limit_that_strikes_in_a_finalizer_strikes_again",
     },
 }

@@ -9,7 +9,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,33 @@ def fill(number: int) -> list[int]:
     """Returns one list again and again, as code does that saves memory."""
     _filled[0] = number
     return _filled
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def hit(self, step: int = 1) -> int:
+        self.count += step
+        return self.count
+
+    __call__ = hit
+
+
+class CountingInALoop(Counting):
+    async def __call__(self, step: int = 1) -> int:  # type: ignore[override]
+        return self.hit(step)
+
+
+def take_base(given: dict[str, int], number: int) -> int:
+    return given.pop("base") + number
+
+
+class Flaky(Counting):
+    def once(self) -> int:
+        if self.hit() < 2:
+            raise ValueError("a former attempt is not remembered")
+        return self.count
 
 
 def crash_on(number: int, bad: int) -> int:
@@ -359,3 +387,48 @@ def test_items_of_a_chunk_share_neither_arguments_nor_results():
     with Mesh(workers=1) as mesh:
         assert list(mesh.map(append_one, [[]] * 300)) == [1] * 300
         assert list(mesh.map(fill, range(300), chunksize=50)) == [[number] for number in range(300)]
+
+
+class TestACallableWithAState:
+    """What it carries is data of the call: each call, attempt and item finds it as it was submitted."""
+
+    @pytest.fixture(scope="class")
+    def mesh(self) -> Iterator[Mesh]:
+        with Mesh(workers=1) as mesh:
+            yield mesh
+
+    def test_a_partial(self, mesh: Mesh):
+        popped = partial(take_base, {"base": 10})
+
+        assert [mesh.submit(popped, number).result() for number in range(3)] == [10, 11, 12]
+        assert list(mesh.map(popped, range(300))) == list(range(10, 310))
+
+    @pytest.mark.parametrize(
+        "made",
+        [Counting, CountingInALoop, lambda: Counting().hit, lambda: [1].pop],
+        ids=["object", "coroutine", "bound method", "of a list"],
+    )
+    def test_objects_and_bound_methods(self, mesh: Mesh, made: Callable[[], Callable[..., int]]):
+        one = made()
+
+        assert [mesh.submit(one).result() for _ in range(3)] == [1, 1, 1]
+        assert [mesh.submit(made()).result() for _ in range(3)] == [1, 1, 1], "equal ones are not one"
+
+    def test_it_travels_as_it_is_then(self, mesh: Mesh):
+        one = Counting()
+        first = mesh.submit(one.hit).result()
+        one.hit(5)
+
+        assert (first, mesh.submit(one.hit).result(), one.count) == (1, 6, 5)
+
+    def test_an_attempt_finds_nothing_of_the_one_before(self, mesh: Mesh):
+        with pytest.raises(ValueError, match="not remembered"):
+            mesh.with_options(retries=Retry(max=2, backoff=0.01)).submit(Flaky().once).result()
+
+    def test_a_function_keeps_what_it_refers_to(self, mesh: Mesh):
+        kept = Counting()
+
+        def count() -> int:
+            return kept.hit()
+
+        assert [mesh.submit(count).result() for _ in range(3)] == [1, 2, 3]
