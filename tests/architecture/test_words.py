@@ -24,6 +24,7 @@ SHORT: dict[str, str] = {
     "taskmesh/cli/probe.py": "loaded before every command",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/core/hub/journal_entries.py": "the part of the journal that all the hub's books name",
+    "taskmesh/sockets/ipv6.py": "what libzmq leaves to its users",
     "taskmesh/core/hub/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/core/pool/settings.py": "each of the three rooms has one",

@@ -390,9 +390,9 @@ def test_items_of_a_chunk_share_neither_arguments_nor_results():
 
 
 class TestACallableWithAState:
-    """What it carries is data of the call: each call, attempt and item finds it as it was submitted."""
+    """Its state is data of the call: each call, attempt and item finds it as it was submitted."""
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def mesh(self) -> Iterator[Mesh]:
         with Mesh(workers=1) as mesh:
             yield mesh

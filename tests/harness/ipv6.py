@@ -1,4 +1,4 @@
-"""Whether this machine has an IPv6 loopback interface; many containers have none."""
+"""The mark of tests that need an IPv6 loopback interface; many containers have none."""
 
 import socket
 
