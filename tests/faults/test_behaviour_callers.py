@@ -1,4 +1,4 @@
-"""What user code does around a mesh: callbacks that wait, forks, exceptions that come back."""
+"""What user code does around a mesh: forks, exceptions that come back."""
 
 import os
 import traceback
@@ -89,9 +89,6 @@ def test_module_that_the_worker_lacks_is_named_with_the_cure(cluster, connect, t
     assert "PYTHONPATH" in str(error) or "install" in str(error)
     client.submit_ordinary(20)
     client.wait_all()
-
-
-# --- callbacks --------------------------------------------------------------------------------------------
 
 
 # --- forks ------------------------------------------------------------------------------------------------

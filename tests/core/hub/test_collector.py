@@ -238,22 +238,18 @@ class TestHandedBack:
 
 
 class TestKeys:
-    def test_everybody_who_waits_gets_the_outcome(self, rig):
+    @pytest.mark.parametrize("end", ["done", "exception"])
+    def test_everybody_who_waits_gets_the_outcome(self, rig, end):
         rig.client(2)
         rig.submit(1, 1, key="k")
         rig.submit(2, 1, key="k")
         assert rig.held[1] == [(1, 1, 1)]
-        rig.report(1, done=((1, 1, 1),))
+        if end == "done":
+            rig.report(1, done=((1, 1, 1),))
+        else:
+            rig.fail(1, (1, 1, 1), retryable=False)
 
-        assert rig.outcomes(1) == rig.outcomes(2) == {1: "done"}
-
-    def test_a_bad_end_too(self, rig):
-        rig.client(2)
-        rig.submit(1, 1, key="k")
-        rig.submit(2, 1, key="k")
-        rig.fail(1, (1, 1, 1), retryable=False)
-
-        assert rig.outcomes(1) == rig.outcomes(2) == {1: "exception"}
+        assert rig.outcomes(1) == rig.outcomes(2) == {1: end}
 
     def test_one_who_gives_up_takes_nothing_from_the_other(self, rig):
         rig.client(2)
