@@ -31,7 +31,7 @@ from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
 from taskmesh.retry import verdict
 from taskmesh.serialize import code, payload, upstream
-from taskmesh.serialize.chunks import BadItem, PackedItem, is_flat
+from taskmesh.serialize.chunks import FLAT, BadItem, snapshot
 from taskmesh.serialize.values import class_name
 from taskmesh.wire.runs import CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.schedules import split_tick
@@ -298,7 +298,7 @@ class TaskRunner:
         if spec.timeout > 0:
             function = self._limited(spec.timeout, function)
         self._stage, self._limit.fired = "exception", False
-        has_bad = BadItem in map(type, items)
+        has_bad, what = BadItem in map(type, items), f"a result of {spec.name}"
         began = time.monotonic()
         for item in items:
             value = None
@@ -315,8 +315,8 @@ class TaskRunner:
                 raise LocalProtocolError("a child that a task has forked is no slot")
             if spec.ignore_result:
                 value = None
-            elif not is_flat(value) and len(items) > 1:  # the next call may change what this one has returned
-                value = PackedItem(value, f"a result of {spec.name}")
+            elif type(value) not in FLAT and len(items) > 1:  # the next call may change what it has returned
+                value = snapshot(value, what)
             values.append(value)
         self._children.wait()
         self._stage = "result"

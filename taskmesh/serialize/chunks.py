@@ -2,23 +2,35 @@
 
 One pickle for all is three times as fast, but a single item that cannot be rebuilt takes the others with it,
 and what items share in it they share where they arrive: a list that one call changes is changed for the next.
-So only flat items (numbers, text, tuples of them) are pickled together. Classes and functions that travel by
-value are written once for all items.
+So only flat items (numbers, text), and different containers of these, are pickled together. Classes and
+functions that travel by value are written once for all items.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
-from taskmesh.serialize.values import MARK, PASS, class_name, encode_plain, type_name
+from taskmesh.serialize.values import (
+    MARK,
+    PASS,
+    STOP,
+    class_name,
+    encode_plain,
+    in_band,
+    names_by_value,
+    type_name,
+)
 from taskmesh.shm.files import Buffer
 
-_FLAT: Final = frozenset((bool, bytes, complex, float, int, str, type(None)))
+FLAT: Final = frozenset((bool, bytes, complex, float, int, str, type(None)))
+_SHALLOW: Final = frozenset((list, tuple, set, dict))
 _FLAT_NAMES: Final = {
     *("pathlib.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "fractions.Fraction"),
     *("datetime.date", "datetime.datetime", "datetime.timedelta", "decimal.Decimal"),
@@ -63,15 +75,26 @@ class PackedItem:
     __slots__ = ("buffers", "entry")
 
     def __init__(self, value: object, what: str) -> None:
-        taken: list[memoryview] = []
         self.entry: bytes | str
+        taken: list[memoryview] = []
         try:
-            self.entry = encode(value, taken)
+            self.entry = _simple(value) or encode(value, taken)
         except PASS:
             raise
         except BaseException as error:  # noqa: BLE001
             self.entry = cannot_pickle(f"{what} (type {type_name(value)})", error, value)
         self.buffers = [_unchanging(view) for view in taken]
+
+
+def _simple(value: object) -> bytes | None:
+    """Return the pickle of a value that has neither large buffers nor anything that travels by value."""
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=in_band)
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001 -- the slow way raises what is to be raised
+        return None
+    return None if names_by_value(data) else data
 
 
 def _unchanging(view: memoryview) -> memoryview:
@@ -81,26 +104,47 @@ def _unchanging(view: memoryview) -> memoryview:
     return copy.toreadonly() if view.readonly else copy
 
 
-def is_flat(value: object) -> bool:
-    """Return True if a value never changes and shares nothing: a number, text, a tuple of these."""
+def snapshot(value: object, what: str) -> object:
+    """Return a value as it is now, for a chunk to which others come that share nothing with it.
+
+    Args:
+        value: any value.
+        what: how an error calls it.
+    """
     cls = type(value)
-    if cls is tuple:
-        return all(map(_is_flat, map(type, value)))  # type: ignore[call-overload]
-    return _is_flat(cls)
+    if cls in FLAT:
+        return value
+    if cls in _SHALLOW and _contents(value) <= FLAT:
+        return value if cls is tuple else copy(value)
+    return PackedItem(value, what)
+
+
+def _contents(value: Any) -> set[type]:
+    """Return the types of what is in a list, tuple, set or dict."""
+    types = set(map(type, value))
+    return types.union(map(type, value.values())) if type(value) is dict else types
+
+
+def _are_separate(parts: list[Any]) -> bool:
+    """Return True if values share nothing: they are flat, or different containers of what is flat."""
+    types = set(map(type, parts))
+    if not all(map(_is_flat, types - _SHALLOW)):
+        return False
+    if types.isdisjoint(_SHALLOW):
+        return True
+    shallow = [part for part in parts if type(part) in _SHALLOW]
+    changing = [id(part) for part in shallow if type(part) is not tuple]
+    return len(set(changing)) == len(changing) and all(map(_is_flat, set().union(*map(_contents, shallow))))
 
 
 def _is_flat(cls: type) -> bool:
-    return cls in _FLAT or class_name(cls) in _FLAT_NAMES
+    return cls in FLAT or class_name(cls) in _FLAT_NAMES
 
 
 def pack_items(items: Items, buffers: list[memoryview]) -> bytes:
     """The pickle of all items; never fails because of one of them. `buffers` takes the out-of-band ones."""
     values = items.values if type(items.values) is list else list(items.values)
-    types = set(map(type, values))
-    if items.nested or tuple in types:
-        types.discard(tuple)
-        types.update(*(map(type, value) for value in values if type(value) is tuple))
-    if all(map(_is_flat, types)):
+    if _are_separate([part for item in values for part in item] if items.nested else values):
         return encode((values, items.extra), buffers)
     return _pack_apart(items, buffers)
 
@@ -131,6 +175,11 @@ def _entries(
             entries.append(value.entry)
             buffers += value.buffers
             counts.append(len(value.buffers))
+            continue
+        simple = _simple(value)
+        if simple is not None:
+            entries.append(simple)
+            counts.append(0)
             continue
         try:
             data = encode_plain(value, buffers)
@@ -169,7 +218,7 @@ def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) 
     shared = load_definitions(definitions) if definitions else None
     rest = iter(buffers)
     values = [
-        _unpack(entry, list(islice(rest, count)), shared, what)
+        _unpack(entry, list(islice(rest, count)) if count else [], shared, what)
         for entry, count in zip(entries, counts, strict=True)
     ]
     return values, extra
@@ -179,7 +228,7 @@ def _unpack(entry: bytes | str, buffers: list[Buffer], shared: list[object] | No
     if isinstance(entry, str):
         return BadItem(entry)
     try:
-        return decode(entry, buffers, shared)
+        return pickle.loads(entry) if not buffers and entry[-1] == STOP else decode(entry, buffers, shared)
     except PASS:
         raise
     except BaseException as error:  # noqa: BLE001

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout
 from taskmesh.serialize import chunks, payload
-from taskmesh.serialize.chunks import PackedItem
+from taskmesh.serialize.chunks import PackedItem, snapshot
 from taskmesh.wire.slot_messages import SlotFailure
 from tests.wire.samples import items_of
 
@@ -57,7 +57,9 @@ def test_items_of_sound_types_travel_in_one_pickle_and_others_apart():
     assert packed(payload.dumps_chunk([(Fragile(1),)])) == 4
 
 
-@pytest.mark.parametrize("shared", [[], {}, bytearray(), ([],), np.zeros(2), np.zeros(20_000)], ids=repr)
+@pytest.mark.parametrize(
+    "shared", [[], {}, {1}, bytearray(), ([],), [[]], {1: []}, np.zeros(2), np.zeros(20_000)], ids=repr
+)
 def test_items_share_nothing_where_they_arrive(shared: object):
     values, _ = payload.loads_chunk_values(payload.dumps_chunk_result([shared] * 3, {}))
     items = loaded(payload.dumps_chunk([(1, shared)] * 3)) + [(1, value) for value in values]
@@ -67,10 +69,20 @@ def test_items_share_nothing_where_they_arrive(shared: object):
     assert not any(np.shares_memory(np.asarray(a), np.asarray(b)) for a, b in pairwise(parts) if len(a))
 
 
-@pytest.mark.parametrize("value", [[1], bytearray(b"a"), np.zeros(2), np.zeros(20_000)], ids=repr)
-def test_a_packed_item_is_what_it_was(value: Any):
-    packed_item = PackedItem(value, "a result of f")
+def test_different_containers_of_numbers_and_texts_travel_in_one_pickle():
+    items = [([1], {"a": 2}, {3}, (4, "b")), ([1], {}, set(), ())]
+
+    assert loaded(payload.dumps_chunk(items)) == items
+    assert packed(payload.dumps_chunk(items)) == 2
+
+
+@pytest.mark.parametrize("value", [[1], [1, [2]], bytearray(b"a"), np.zeros(2), np.zeros(20_000)], ids=repr)
+def test_a_snapshot_is_what_it_was(value: Any):
+    packed_item = snapshot(value, "a result of f")
     value[0] = 7
+    if type(value) is list and len(value) > 1:
+        value[1].append(3)
+        assert type(packed_item) is PackedItem
     values, failures = payload.loads_chunk_values(payload.dumps_chunk_result([packed_item, value], {}))
 
     assert (values[0][0], values[1][0], failures) == ({list: 1, bytearray: 97}.get(type(value), 0), 7, {})
