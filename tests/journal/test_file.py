@@ -173,7 +173,8 @@ def test_a_file_that_was_cut_off_in_its_last_page_is_refused_or_has_lost_nothing
 
         found.add(found_in(copy))
 
-    assert found == {None, 40}
+    assert None in found
+    assert found <= {None, 40}, "what is cut off may be free: the layout differs with the owner's random name"
 
 
 @pytest.mark.parametrize(
