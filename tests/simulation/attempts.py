@@ -40,8 +40,8 @@ class Attempts:
         self._own: dict[tuple[Key, int, str], list[tuple[int, int]]] = defaultdict(list)
         self._known: dict[tuple[int, Key], int] = {}
         self._ahead: dict[Key, int] = {}  # of those that were over
-        self._at: dict[str, dict[Key, int]] = defaultdict(dict)
-        self._introduced: dict[tuple[str, bytes], dict[Key, int]] = {}
+        self._at: dict[str, dict[tuple[Key, int], int]] = defaultdict(dict)
+        self._introduced: dict[tuple[str, bytes], dict[tuple[Key, int], int]] = {}
         self._sent: dict[Key, set[int]] = defaultdict(set)
         self._begun: dict[Key, set[int]] = defaultdict(set)
         self._fences: dict[Key, set[int]] = defaultdict(set)
@@ -68,6 +68,7 @@ class Attempts:
                 sure = shown <= self._ahead.get(key, 0) + before + 1
                 require(sure, "a number counts what has not begun", key, shown, before)
             self._sent[key].add(shown)
+            self._at[pool].pop((key, run.attempt), None)  # another hub's of this number may have begun there
             self._own[key, run.attempt, pool].append((epoch, shown))
 
     def began(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
@@ -76,7 +77,7 @@ class Attempts:
         require(shown in self._sent[key], "started under a number that was not sent", key, shown)
         self._begun[key].add(shown)
         self._fences[key].add(attempt)
-        self._at[pool][key] = max(shown, self._at[pool].get(key, 0))
+        self._at[pool][key, attempt] = shown
         for epoch, number in self._own[key, attempt, pool]:
             if number == shown:
                 _raise(self._known, (epoch, key), shown)
@@ -88,9 +89,9 @@ class Attempts:
     def joined(self, epoch: int, pool: str, hello: m.Hello) -> None:
         """A hub has taken in what a pool's process holds; its Hello may be old, and the hub another one's."""
         at = self._introduced.get((pool, msgspec.msgpack.encode(hello)), {})
-        held = {(one.client, seq) for one in hello.inventory for seq in one.seqs}
-        for key in held & at.keys():
-            _raise(self._known, (epoch, key), at[key])
+        held = {((one.client, seq), one.attempt) for one in hello.inventory for seq in one.seqs}
+        for key, attempt in held & at.keys():
+            _raise(self._known, (epoch, key), at[key, attempt])
 
     def asked(self, epoch: int, keys: Iterable[Key]) -> None:
         """A hub that has no such tasks is asked for them: it counts anew."""
