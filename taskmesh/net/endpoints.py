@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.security.keys import Credentials
 from taskmesh.sockets import CurveClient, EndpointError, KeyPair, SocketOptions
-from taskmesh.sockets.socket_file import obstacle
+from taskmesh.sockets.endpoint import obstacle
 from taskmesh.system.loopback import is_loopback
 
 IPC = "ipc://"

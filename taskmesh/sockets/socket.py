@@ -17,6 +17,7 @@ import zmq
 import zmq.backend
 
 from taskmesh.sockets.context import Context
+from taskmesh.sockets.endpoint import SocketFile, check_port, needs_ipv6, obstacle
 from taskmesh.sockets.errors import (
     ContextClosed,
     EndpointError,
@@ -26,15 +27,12 @@ from taskmesh.sockets.errors import (
     SocketError,
     WrongTurn,
 )
-from taskmesh.sockets.ipv6 import needs_ipv6
 from taskmesh.sockets.libzmq import stretch
 from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
-from taskmesh.sockets.socket_file import SocketFile, obstacle
 
 INPROC = "inproc://"
-HIGHEST_PORT = 65_535
 DEFAULTS = SocketOptions()
 
 
@@ -326,17 +324,6 @@ def endpoint_error(verb: str, endpoint: str, error: zmq.ZMQError, socket: Socket
         errno.ENODEV: "this machine has no such interface",
     }.get(number, "")
     return EndpointError(f"cannot {verb} {endpoint!r}: {error}{'; ' + remedy if remedy else ''}", number)
-
-
-def check_port(endpoint: str) -> None:
-    """Refuses a tcp port that does not exist; libzmq takes 65536 and more for another port without a word.
-
-    Raises:
-        EndpointError: the port is above 65535.
-    """
-    port = endpoint.rpartition(":")[2]
-    if endpoint.startswith("tcp://") and port.isdecimal() and int(port) > HIGHEST_PORT:
-        raise EndpointError(f"there is no tcp port {port}; the highest is {HIGHEST_PORT}", zmq.EINVAL)
 
 
 def refuse_closed(*_: object, **__: object) -> bytes:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from taskmesh.sockets import Context, Pull, Push, ipv6
-from taskmesh.sockets.ipv6 import needs_ipv6
+from taskmesh.sockets import Context, Pull, Push, endpoint
+from taskmesh.sockets.endpoint import needs_ipv6
 from tests.harness.ipv6 import ONLY_WITH_IPV6
 
 
@@ -21,10 +21,10 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None
         families = {"4": socket.AF_INET, "6": socket.AF_INET6}
         return [(families[kind], "") for kind in known[host]]
 
-    monkeypatch.setattr(ipv6.socket, "getaddrinfo", look_up)
-    ipv6._has_ipv6_alone.cache_clear()
+    monkeypatch.setattr(endpoint.socket, "getaddrinfo", look_up)
+    endpoint._has_ipv6_alone.cache_clear()
     yield lambda host, kinds: known.update({host: kinds})
-    ipv6._has_ipv6_alone.cache_clear()
+    endpoint._has_ipv6_alone.cache_clear()
 
 
 @ONLY_WITH_IPV6

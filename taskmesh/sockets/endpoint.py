@@ -1,19 +1,27 @@
-"""The file of an ipc endpoint: libzmq makes one when it binds, and leaves it when it closes."""
+"""The endpoints of sockets: the file of an ipc one, the port and IPv6 of a tcp one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import stat
+from functools import cache
 from typing import Self
 
+import zmq
+
+from taskmesh.sockets.errors import EndpointError
+
 IPC = "ipc://"
+TCP = "tcp://"
+HIGHEST_PORT = 65_535
 
 _KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
 
 
 class SocketFile:
-    """A file that one of our sockets is bound to.
+    """A file that one of our sockets is bound to: libzmq makes it, and leaves it when it closes.
 
     It is known by its number on its device. That stays the file's own for as long as the socket listens, even
     when another process has put a file of its own in its place: only our own is ever removed.
@@ -65,3 +73,44 @@ def obstacle(endpoint: str) -> str:
         return ""
     kind = next((word for test, word in _KINDS if test(mode)), "something else")
     return f"{path} is {kind} and no socket; choose another path"
+
+
+def check_port(endpoint: str) -> None:
+    """Refuses a tcp port that does not exist; libzmq takes 65536 and more for another port without a word.
+
+    Raises:
+        EndpointError: the port is above 65535.
+    """
+    port = endpoint.rpartition(":")[2]
+    if endpoint.startswith(TCP) and port.isdecimal() and int(port) > HIGHEST_PORT:
+        raise EndpointError(f"there is no tcp port {port}; the highest is {HIGHEST_PORT}", zmq.EINVAL)
+
+
+def needs_ipv6(endpoint: str) -> bool:
+    """Return True if an endpoint can be reached over IPv6 alone: an address in brackets, or such a name.
+
+    libzmq speaks IPv6 only where it is told to, and then prefers it to the IPv4 address of a name. A name is
+    looked up once, and again as long as it is unknown.
+    """
+    if not endpoint.startswith(TCP):
+        return False
+    host = endpoint.removeprefix(TCP).rpartition(":")[0]
+    if host.startswith("["):
+        return True
+    if not any(map(str.isalpha, host)):
+        return False  # an IPv4 address, or the wildcard
+    try:
+        return _has_ipv6_alone(host)
+    except OSError:
+        return False
+
+
+@cache
+def _has_ipv6_alone(host: str) -> bool:
+    """Look a name up; an interface's name, to which libzmq can bind, is none.
+
+    Raises:
+        OSError: nobody knows it (now).
+    """
+    found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+    return all(family == socket.AF_INET6 for family, *_ in found)
