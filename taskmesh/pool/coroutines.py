@@ -39,8 +39,7 @@ def _run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     try:
         return loop.run_until_complete(task)
     finally:
-        if (
-            not task.done() and not loop.is_closed()
-        ):  # a time limit or an interrupt has struck the loop itself
+        # A time limit or an interrupt may have struck in the loop's own code.
+        if not task.done() and not loop.is_closed():
             task.cancel()
             loop.run_until_complete(asyncio.wait([task]))

@@ -401,7 +401,7 @@ def callable_of(data: bytes) -> Callable[..., Any]:
     """
     function = code.load_function(data)
     run = runnable(function)
-    if data[:1] == code.FRAMED or not code.has_state(function):
+    if not code.has_state(function):
         return run
 
     def call(*args: Any, **kwargs: Any) -> Any:

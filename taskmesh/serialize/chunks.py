@@ -8,7 +8,6 @@ functions that travel by value are written once for all items.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -17,16 +16,7 @@ from typing import Any, Final
 
 from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
-from taskmesh.serialize.values import (
-    MARK,
-    PASS,
-    STOP,
-    class_name,
-    encode_plain,
-    in_band,
-    names_by_value,
-    type_name,
-)
+from taskmesh.serialize.values import MARK, PASS, class_name, encode_plain, type_name
 from taskmesh.shm.files import Buffer
 
 FLAT: Final = frozenset((bool, bytes, complex, float, int, str, type(None)))
@@ -78,7 +68,7 @@ class PackedItem:
         self.entry: bytes | str
         taken: list[memoryview] = []
         try:
-            self.entry = _simple(value) or encode(value, taken)
+            self.entry = encode(value, taken)
         except PASS:
             raise
         except BaseException as error:  # noqa: BLE001
@@ -86,34 +76,21 @@ class PackedItem:
         self.buffers = [_unchanging(view) for view in taken]
 
 
-def _simple(value: object) -> bytes | None:
-    """Return the pickle of a value that has neither large buffers nor anything that travels by value."""
-    try:
-        data = pickle.dumps(value, 5, buffer_callback=in_band)
-    except PASS:
-        raise
-    except BaseException:  # noqa: BLE001 -- the slow way raises what is to be raised
-        return None
-    return None if names_by_value(data) else data
-
-
 def _unchanging(view: memoryview) -> memoryview:
     if type(view.obj) is bytes:
         return view
-    copy = memoryview(bytearray(view))
-    return copy.toreadonly() if view.readonly else copy
+    kept = memoryview(bytearray(view))
+    return kept.toreadonly() if view.readonly else kept
 
 
 def snapshot(value: object, what: str) -> object:
-    """Return a value as it is now, for a chunk to which others come that share nothing with it.
+    """Return a value that may change as it is now, for a chunk whose other items share nothing with it.
 
     Args:
-        value: any value.
+        value: any value; one of a type in FLAT needs no snapshot.
         what: how an error calls it.
     """
     cls = type(value)
-    if cls in FLAT:
-        return value
     if cls in _SHALLOW and _contents(value) <= FLAT:
         return value if cls is tuple else copy(value)
     return PackedItem(value, what)
@@ -176,11 +153,6 @@ def _entries(
             buffers += value.buffers
             counts.append(len(value.buffers))
             continue
-        simple = _simple(value)
-        if simple is not None:
-            entries.append(simple)
-            counts.append(0)
-            continue
         try:
             data = encode_plain(value, buffers)
             entries.append(by_value(value, buffers) if data is None else data)
@@ -218,7 +190,7 @@ def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) 
     shared = load_definitions(definitions) if definitions else None
     rest = iter(buffers)
     values = [
-        _unpack(entry, list(islice(rest, count)) if count else [], shared, what)
+        _unpack(entry, list(islice(rest, count)), shared, what)
         for entry, count in zip(entries, counts, strict=True)
     ]
     return values, extra
@@ -228,7 +200,7 @@ def _unpack(entry: bytes | str, buffers: list[Buffer], shared: list[object] | No
     if isinstance(entry, str):
         return BadItem(entry)
     try:
-        return pickle.loads(entry) if not buffers and entry[-1] == STOP else decode(entry, buffers, shared)
+        return decode(entry, buffers, shared)
     except PASS:
         raise
     except BaseException as error:  # noqa: BLE001

@@ -34,7 +34,7 @@ Function = Callable[..., Any]
 
 _REFERENCE: Final = b"R"
 _PICKLE: Final = b"P"
-FRAMED: Final = b"F"
+_FRAMED: Final = b"F"
 _FRAME: Final = "FRAME"
 """The name of a class in a module of taskmesh: its objects travel as plain values, and load what they call
 by the same rules."""
@@ -69,7 +69,7 @@ def dump_function(fn: Function) -> bytes:
     fn = unwrap(fn)
     if _is_frame(fn):
         values = fn.plain_values()  # type: ignore[attr-defined]
-        return FRAMED + msgspec.msgpack.encode((type(fn).__module__, values))
+        return _FRAMED + msgspec.msgpack.encode((type(fn).__module__, values))
     reference = _reference(fn)
     if reference is not None:
         return _REFERENCE + "\0".join(reference).encode()
@@ -102,7 +102,7 @@ def load_function(data: bytes) -> Function:
             _check_allowed(module, name)
             fn = _import(module, name)
             _check_allowed(getattr(fn, "__module__", None), name)  # it may have been imported there
-        elif data[:1] == FRAMED:
+        elif data[:1] == _FRAMED:
             fn = _framed(data[1:])
         elif _allowed:
             raise FunctionUnavailable(f"a function that travels by value is not run here: {_only()}")
@@ -122,7 +122,7 @@ def has_state(fn: Function) -> bool:
 
     They are data of the call, as its arguments are. What a function refers to stays from call to call.
     """
-    if isinstance(fn, types.FunctionType | type) or is_cached(fn):
+    if isinstance(fn, types.FunctionType | type) or is_cached(fn) or _is_frame(fn):
         return False
     bound = getattr(fn, "__self__", fn)
     return not isinstance(bound, type | ModuleType | types.MethodDescriptorType | types.WrapperDescriptorType)
