@@ -101,16 +101,14 @@ class Adoption:
         holding = unclaimed.take(client_of(task), seq_of(task))
         if holding is None or record.state > State.RUNNING:
             return known
-        lane = self._hub.lanes.get(holding.session)
-        if lane is not None and not holding.dropped and self.may_adopt(record, task, holding, None):
+        if not holding.dropped and self.may_adopt(record, task, holding, None):
+            lane = self._hub.lanes[holding.session]
             self.adopt(record, task, lane, holding)
             lane.hold([record])
             return True
         record.numbered(holding.attempt, holding.attempt - handed_back(holding))
-        if lane is not None and not holding.dropped:
-            self._cancellations.cancel_at_pool(
-                holding.session, holding.attempt, task
-            )  # it is old, or another has its key
+        if not holding.dropped:  # it is old, or another has its key
+            self._cancellations.cancel_at_pool(holding.session, holding.attempt, task)
         return known
 
     def _reported(self, record: TaskRecord, task: int, now: float) -> bool:

@@ -115,7 +115,7 @@ class Collector:
         part = self._part(run, [index])
         if record is None:
             self.duplicates += 1
-            self._hub.unclaimed.reported(part, self._hub.now)
+            self._hub.unclaimed.reported(part)
             return
         if not self._was_given(record, task, run.attempt, session):
             self.strays += 1
@@ -250,7 +250,7 @@ class Collector:
         record = self._ledger.tasks.get(task)
         if record is None:
             self.stale += 1
-            self._hub.unclaimed.reported(failure, self._hub.now)
+            self._hub.unclaimed.reported(failure)
             return
         if not self.is_current(record, task, session, failure.attempt):
             self.stale += 1
@@ -429,9 +429,8 @@ class Collector:
         for seq in reversed(held.seqs):
             record = self._ledger.tasks.get(base | seq)
             if record is None:
-                self._hub.unclaimed.reported(
-                    Held(held.client, held.attempt, [seq], returns=held.returns), self._hub.now
-                )
+                part = Held(held.client, held.attempt, [seq], returns=held.returns)
+                self._hub.unclaimed.reported(part)
             elif self.is_current(record, base | seq, session, held.attempt):
                 self.not_started(record)
 

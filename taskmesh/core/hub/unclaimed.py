@@ -165,7 +165,7 @@ class Unclaimed:
 
     # --- results ------------------------------------------------------------------------------------------
 
-    def reported(self, report: DoneRun | Failed | Held, now: float) -> None:
+    def reported(self, report: DoneRun | Failed | Held) -> None:
         """A report on a task unknown here: after a restart its client may still come for it.
 
         Successes and failures are kept. What was handed back will be sent again.
@@ -174,8 +174,8 @@ class Unclaimed:
         task = report.client << SEQ_BITS | seq
         self._ended(report, seq)
         account = self._ledger.accounts.get(report.client)
-        over = account is not None and account.is_over(seq)
-        if over or not self._young or isinstance(report, Held):
+        is_over = account is not None and account.is_over(seq)
+        if is_over or not self._young or isinstance(report, Held):
             return
         size = weigh(report)
         if len(self._results) >= MOST_RESULTS or self._size + size > self._config.result_bytes:
