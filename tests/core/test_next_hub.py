@@ -1,4 +1,4 @@
-"""What the next hub knows of a task: its age, and what pools hold of it. It counts all else anew."""
+"""The next hub: it knows the age of a task and what pools hold of it, and counts all else anew."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What user code does around a mesh: forks, exceptions that come back."""
+"""User code around a mesh: forks, exceptions that come back."""
 
 import os
 import traceback

@@ -163,7 +163,7 @@ class Program:
             return first if newline else ""
 
         found: dict[str, Any] = json.loads(wait_until(line, timeout, f"ready line of {self.name}"))
-        assert found["event"] == "ready"
+        assert found.get("event") == "ready", found
         return found
 
     # --- what is done to it -------------------------------------------------------------------------------

@@ -357,7 +357,7 @@ def aging(world: World) -> None:
 
 
 def _has_all(client: ClientHost) -> bool:
-    """Whether the client has heard that all its tasks are accepted."""
+    """Return True if the client has heard that all its tasks are accepted."""
     return client.machine.open and not client.machine.under_way
 
 
