@@ -10,6 +10,7 @@ from taskmesh.core.hub.backlog import Route
 from taskmesh.core.hub.failures import POOLS_DIED
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.sinks import Sinks
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.messages import Notice, Tasks
@@ -495,11 +496,15 @@ class Audit:
         lost = sum(times for (_, role), times in self.faults.items() if role == "pool")
         return why == POOLS_DIED and int(count) <= lost
 
-    def settled(self, plans: Sequence[Plan]) -> None:
-        """In a calm world each task that is given up unless it has started soon starts or is cancelled."""
+    def settled(self, plans: Sequence[Plan], sinks: Sinks) -> None:
+        """In a calm world each task that is given up unless it has started soon starts or ends.
+
+        Its outcome may wait in a sink: its client hears of that when a consumer has acknowledged it.
+        """
         for plan in plans:
             key = (plan.client, plan.seq)
-            ended = key in self.cancelled or key in self.outcomes or plan.key
+            told = key in self.cancelled or key in self.outcomes or plan.key
+            ended = told or sinks.unacknowledged(plan.client, {plan.seq})
             self.require(plan.runs > 0 or bool(ended), "given up, and neither started nor cancelled", plan)
 
     # --- at the end ---------------------------------------------------------------------------------------

@@ -243,6 +243,7 @@ class HubHost(Host[HubMachine]):
         durability = self.setting.audit.durability
         if self._journal is not None and self._journal.is_lost:  # memory alone had it
             durability.lost()
+            self.set_back = True  # ticks may come again
         self._journal = None
         super().kill()
         self.lanes.clear()

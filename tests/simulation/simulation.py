@@ -335,7 +335,8 @@ class World:
         if not client.paused:
             plans = client.cancel_unstarted(self.setting.chance.choice((3, 30, 1000)))
             if self.calm:
-                self.setting.timetable.after(SETTLED, self.setting.audit.settled, plans)
+                sinks = self.hub.machine.state.sinks
+                self.setting.timetable.after(SETTLED, self.setting.audit.settled, plans, sinks)
 
     def _command(self) -> None:
         client = self.clients[0]
