@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
@@ -10,7 +11,17 @@ from taskmesh.errors import ConfigError
 SCHEMES = ("redis", "rediss", "unix")
 OPTIONS = frozenset({"db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"})
 """What may stand behind a question mark: TLS, and the database of a socket in the file system."""
-_FORM = "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///PATH?db=DB"
+_FORM = "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///PATH?db=DB; for a file ./NAME"
+_PATH = re.compile(r"\.{0,2}/(?!/)")
+_URL = re.compile(r"[^/]*:|\w*//|.*@")
+
+
+def looks_like_url(text: str) -> bool:
+    """Return True unless a text is the name of a file: a URL with a slash too few is none.
+
+    A file of its name would be made, and its password be shown with the file's name.
+    """
+    return "://" in text or (not _PATH.match(text) and bool(_URL.match(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class JournalAddress:
         local = parts.scheme == "unix"
         path = parts.path if local else parts.path.strip("/")
         database = options.get("db", "0" if local else path or "0")
-        named = bool(path) if local else bool(host) and path in ("", database)
+        named = path.startswith("/") if local else bool(host) and path in ("", database)
         if not named or not database.isdecimal():
             raise ConfigError(f"the journal's URL does not name a server and a database's number: {_FORM}")
         place = path if local else f"{f'[{host}]' if ':' in host else host}:{port or 6379}"

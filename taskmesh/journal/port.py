@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from taskmesh.errors import ConfigError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The number of this form of a journal; a store with another one is refused."""
 KEY_BYTES: Final = 200
 """The longest key."""

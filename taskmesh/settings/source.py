@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
 import tomllib
@@ -11,6 +13,8 @@ from typing import Any
 
 from taskmesh.errors import ConfigError
 from taskmesh.settings.setting import Setting, SettingError, nearest, suggestion
+
+_log = logging.getLogger("taskmesh")
 
 PREFIX = "TASKMESH_"
 """The beginning of the variables in the environment that are settings."""
@@ -90,14 +94,22 @@ class Findings:
         self.add_sections(_content(file) or {}, str(file))
 
     def add_nearest_file(self, directory: Path | None) -> None:
-        """Add the file of the innermost folder that has one; taskmesh.toml goes before pyproject.toml."""
+        """Add the file of the innermost folder that has one; taskmesh.toml goes before pyproject.toml.
+
+        The last folder that counts is the home directory, or where a file system is mounted.
+        """
         start = directory or _working_directory()
+        home = Path(os.path.realpath(os.path.expanduser("~")))
         for folder in (start, *start.parents):
             for file in (folder / "taskmesh.toml", folder / "pyproject.toml"):
                 exists = os.path.lexists if file.stem == "taskmesh" else os.path.isfile
-                if exists(file) and (content := _content(file)) is not None:
+                if not exists(file) or _is_anothers(file):
+                    continue
+                if (content := _content(file)) is not None:
                     self.add_sections(content, str(file))
                     return
+            if folder == home or os.path.ismount(folder):
+                return
 
     def _add(self, section: str, key: str, value: object, where: str) -> None:
         known = self._sections[section]
@@ -128,6 +140,23 @@ def _working_directory() -> Path:
             "taskmesh.toml cannot be looked for: the working directory has been deleted. Change to one that "
             "exists, or give config={}"
         ) from None
+
+
+def _is_anothers(file: Path) -> bool:
+    """Return True if another user than root can put settings there, as the address of a hub of his."""
+    owners = set()
+    for path, is_followed in ((file, False), (file, True), (file.parent, True)):
+        with contextlib.suppress(OSError):  # a dangling link: reading it tells that
+            owners.add(os.stat(path, follow_symlinks=is_followed).st_uid)
+    others = owners - {0, os.geteuid()}
+    if others:
+        _log.warning(
+            "%s is passed over: it, or its folder, belongs to another user (id %d); to use it, name it with "
+            "--config or Mesh(config=)",
+            file,
+            min(others),
+        )
+    return bool(others)
 
 
 def _content(file: Path) -> Mapping[str, object] | None:

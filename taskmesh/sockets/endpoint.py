@@ -6,7 +6,8 @@ import contextlib
 import os
 import socket
 import stat
-from functools import cache
+from collections.abc import Iterator
+from threading import Thread
 from typing import Self
 
 import zmq
@@ -16,7 +17,11 @@ from taskmesh.sockets.errors import EndpointError
 IPC = "ipc://"
 TCP = "tcp://"
 HIGHEST_PORT = 65_535
+LOOKUP = 0.5
+"""Seconds that a caller waits for a name to be looked up."""
 
+_only_ipv6: dict[str, bool] = {}
+"""The names that were looked up."""
 _KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
 
 
@@ -75,6 +80,19 @@ def obstacle(endpoint: str) -> str:
     return f"{path} is {kind} and no socket; choose another path"
 
 
+@contextlib.contextmanager
+def for_its_owner(endpoint: str) -> Iterator[None]:
+    """Let the file that an endpoint is bound to be its owner's alone: who may write to it may connect."""
+    if not endpoint.startswith(IPC):
+        yield
+        return
+    former = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(former)
+
+
 def check_port(endpoint: str) -> None:
     """Refuses a tcp port that does not exist; libzmq takes 65536 and more for another port without a word.
 
@@ -90,7 +108,8 @@ def needs_ipv6(endpoint: str) -> bool:
     """Return True if an endpoint can be reached over IPv6 alone: an address in brackets, or such a name.
 
     libzmq speaks IPv6 only where it is told to, and then prefers it to the IPv4 address of a name. A name is
-    looked up once, and again as long as it is unknown.
+    looked up once, and again as long as it is unknown. The look-up has a thread of its own, and the caller,
+    who may have a loop to run, waits for LOOKUP seconds at most: a later answer counts for the next socket.
     """
     if not endpoint.startswith(TCP):
         return False
@@ -99,18 +118,15 @@ def needs_ipv6(endpoint: str) -> bool:
         return True
     if not any(map(str.isalpha, host)):
         return False  # an IPv4 address, or the wildcard
-    try:
-        return _has_ipv6_alone(host)
-    except OSError:
-        return False
+    if host not in _only_ipv6:
+        look_up = Thread(target=_look_up, args=(host,), name="taskmesh-look-up", daemon=True)
+        look_up.start()
+        look_up.join(LOOKUP)
+    return _only_ipv6.get(host, False)
 
 
-@cache
-def _has_ipv6_alone(host: str) -> bool:
-    """Look a name up; an interface's name, to which libzmq can bind, is none.
-
-    Raises:
-        OSError: nobody knows it (now).
-    """
-    found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
-    return all(family == socket.AF_INET6 for family, *_ in found)
+def _look_up(host: str) -> None:
+    """Look a name up; an interface's name, to which libzmq can bind, is none."""
+    with contextlib.suppress(OSError):  # nobody knows it (now)
+        found = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
+        _only_ipv6[host] = all(family == socket.AF_INET6 for family, *_ in found)

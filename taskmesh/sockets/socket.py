@@ -17,7 +17,7 @@ import zmq
 import zmq.backend
 
 from taskmesh.sockets.context import Context
-from taskmesh.sockets.endpoint import SocketFile, check_port, needs_ipv6, obstacle
+from taskmesh.sockets.endpoint import SocketFile, check_port, for_its_owner, needs_ipv6, obstacle
 from taskmesh.sockets.errors import (
     ContextClosed,
     EndpointError,
@@ -140,7 +140,7 @@ class Socket:
             raise translated(error, self) from None
 
     def bind(self, endpoint: str) -> str:
-        """Listens at an endpoint: tcp://127.0.0.1:*, ipc://path or inproc://name.
+        """Listens at an endpoint: tcp://127.0.0.1:*, ipc://path or inproc://name. An ipc path has mode 0700.
 
         Returns:
             The endpoint as it became, with the port in place of a wildcard.
@@ -174,7 +174,11 @@ class Socket:
             try:
                 if not inproc and needs_ipv6(endpoint):
                     self._raw.setsockopt(zmq.IPV6, 1)
-                (self._raw.bind if bound else self._raw.connect)(endpoint)
+                if bound:
+                    with for_its_owner(endpoint):
+                        self._raw.bind(endpoint)
+                else:
+                    self._raw.connect(endpoint)
                 became = self._last_endpoint()
             except zmq.ZMQError as error:
                 if inproc:

@@ -34,8 +34,8 @@ from tests.faults.test_weather import (  # noqa: F401
     test_F28_byte_flips,
     test_F28_links_that_libzmq_gives_up_are_dialled_anew,
 )
-from tests.harness.cluster import ENVIRONMENT, OVERRIDES, TCP, Cluster
-from tests.harness.ports import free_ports
+from tests.harness.cluster import ENVIRONMENT, OVERRIDES, Cluster
+from tests.harness.ports import lasting_address
 from tests.harness.program import Program
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -80,7 +80,10 @@ class ListeningCluster(Cluster):
         keys = str(self.ring.hub.path) if self.ring is not None else ""
         asked = {name.removeprefix("TASKMESH_").lower(): float(value) for name, value in (env or {}).items()}
         self.mesh = Mesh(
-            bind=self.address or TCP, workers=0, keys=keys, **cast("dict[str, Any]", {**OVERRIDES, **asked})
+            bind=self.address or lasting_address(),
+            workers=0,
+            keys=keys,
+            **cast("dict[str, Any]", {**OVERRIDES, **asked}),
         )
         self.mesh.status()
         self.address = self.mesh.address
@@ -120,7 +123,7 @@ def test_a_program_that_is_killed_takes_nothing_down_and_its_pools_serve_the_nex
     cluster, connect, tmp_path
 ):
     """Two pools run its tasks to their ends; what they return is nobody's any more."""
-    cluster.address = f"tcp://127.0.0.1:{free_ports(3)}"
+    cluster.address = lasting_address()
     gate = tmp_path / "gate"
     driver = cluster.programs.launch("driver", ["-c", DRIVER, cluster.address, str(gate)])
     pools = cluster.start_workers(2, slots=1)

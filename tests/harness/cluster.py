@@ -11,10 +11,10 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
 from tests.harness.keys import Ring
+from tests.harness.ports import lasting_address
 from tests.harness.program import Program, command
 from tests.harness.programs import Programs
 
-TCP = "tcp://127.0.0.1:0"
 LEASE = 2.0
 BEAT = 0.2
 SETTINGS = {"TASKMESH_HUB__LEASE": str(LEASE), "TASKMESH_HUB__BEAT": str(BEAT)}
@@ -46,7 +46,7 @@ class Cluster:
         self._keys: dict[tuple[str, str], str] = {}
 
     @classmethod
-    def keyed(cls, programs: Programs, ring: Ring, bind: str = TCP) -> Self:
+    def keyed(cls, programs: Programs, ring: Ring, bind: str = "") -> Self:
         """Start a hub with keys and a pool of one slot, `first`."""
         cluster = cls(programs, ring)
         cluster.start_hub(bind=bind)
@@ -71,7 +71,7 @@ class Cluster:
     ) -> Program:
         """Start a hub, at the address of the one before, if there was one."""
         keys = str(self.ring.hub.path) if self.ring is not None else ""
-        line = ("hub", "--bind", bind or self.address or TCP, "--json")
+        line = ("hub", "--bind", bind or self.address or lasting_address(), "--json")
         self.hub = self.start("hub", *line, env={**key_environment(keys), **(env or {})}, prepare=prepare)
         self.address = str(self.hub.ready()["gateway"])
         return self.hub

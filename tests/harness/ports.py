@@ -19,3 +19,8 @@ def free_ports(count: int) -> int:
             except OSError:
                 continue
         return first
+
+
+def lasting_address() -> str:
+    """Return an address for a hub that may die and come again: nobody is given its ports meanwhile."""
+    return f"tcp://127.0.0.1:{free_ports(3)}"

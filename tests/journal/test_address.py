@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.errors import ConfigError
-from taskmesh.journal.address import JournalAddress
+from taskmesh.journal.address import JournalAddress, looks_like_url
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,13 @@ def test_good_ones(url, shown):
         ("redis://host/0?password=hush", "before the host"),
         ("redis://host/0?socket_timeout=hush", "options that are unknown: socket_timeout"),
         ("ftp://user:hush@host", "begins with redis://"),
+        ("redis:/user:hush@host/0", "does not name a server"),
+        ("redis:user:hush@host/0", "does not name a server"),
+        ("redis//user:hush@host", "begins with redis://"),
+        ("//user:hush@host", "begins with redis://"),
+        ("user:hush@host:6379/0", "begins with redis://"),
+        ("hush@host", "begins with redis://"),
+        ("unix:user:hush@/run/redis.sock", "does not name a server"),
     ],
 )
 def test_others_are_refused_with_the_cure_and_without_the_password(url, cure):
@@ -46,3 +53,11 @@ def test_others_are_refused_with_the_cure_and_without_the_password(url, cure):
         JournalAddress.of(url)
 
     assert "hush" not in str(caught.value)
+    assert looks_like_url(url) or not url
+
+
+@pytest.mark.parametrize(
+    "name", ["journal", "/data/a:b@c/journal", "./redis:x@y", "../a@b", "data/journal.db", ""]
+)
+def test_names_of_files_do_not_look_like_urls(name):
+    assert not looks_like_url(name)

@@ -14,13 +14,13 @@ import pytest
 
 from taskmesh import Mesh, Retry, as_completed, current_task, errors, gather, promise, task
 from tests.harness.journal import Journal, words
+from tests.harness.ports import lasting_address
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net.nested import square, squares
 
 WAIT_S = 30
 SLOTS = 2
-TCP = "tcp://127.0.0.1:0"
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,7 @@ def test_two_event_loops_do_not_meet(local):
 
 
 def test_a_hub_that_comes_back_finds_parent_and_children_again(programs, tmp_path):
-    hub, address = programs.hub(TCP)
+    hub, address = programs.hub(lasting_address())
     programs.worker(address, "--name", "steady", slots=SLOTS)
     journal = tmp_path / "journal"
     with Mesh(address):

@@ -1,17 +1,19 @@
 """IPv6 on all sockets: addresses in brackets, and names that have no other."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from threading import Event
 
 import pytest
 
 from taskmesh.sockets import Context, Pull, Push, endpoint
 from taskmesh.sockets.endpoint import needs_ipv6
 from tests.harness.ipv6 import ONLY_WITH_IPV6
+from tests.harness.waiting import wait_until
 
 
 @pytest.fixture
-def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+def names(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Makes names known, with their addresses."""
     known: dict[str, str] = {}
 
@@ -22,9 +24,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None
         return [(families[kind], "") for kind in known[host]]
 
     monkeypatch.setattr(endpoint.socket, "getaddrinfo", look_up)
-    endpoint._has_ipv6_alone.cache_clear()
-    yield lambda host, kinds: known.update({host: kinds})
-    endpoint._has_ipv6_alone.cache_clear()
+    monkeypatch.setattr(endpoint, "_only_ipv6", {})
+    return lambda host, kinds: known.update({host: kinds})
 
 
 @ONLY_WITH_IPV6
@@ -62,3 +63,20 @@ def test_a_name_that_is_unknown_yet_is_looked_up_again(names):
     names("late", "6")
 
     assert needs_ipv6("tcp://late:5550")
+
+
+def test_a_name_that_nobody_answers_for_holds_its_caller_up_for_a_moment_only(monkeypatch):
+    answered, known = Event(), {}
+    monkeypatch.setattr(endpoint, "LOOKUP", 0.01)
+    monkeypatch.setattr(endpoint, "_only_ipv6", known)
+
+    def look_up(*_: object, **__: object) -> list[tuple[int, str]]:
+        answered.wait()
+        return [(socket.AF_INET6, "")]
+
+    monkeypatch.setattr(endpoint.socket, "getaddrinfo", look_up)
+    assert not needs_ipv6("tcp://slow:5550")
+    answered.set()
+    wait_until(lambda: known)
+
+    assert needs_ipv6("tcp://slow:5550")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,21 @@ def test_unbind_and_disconnect_end_the_link(context: Context, transport: str, ad
         wait_until(lambda: not push.try_send(b"y"))
         with pytest.raises(EndpointError):
             push.unbind(endpoint)
+
+
+def test_the_file_of_an_ipc_endpoint_is_its_owner_s_alone_whatever_the_umask(
+    context: Context, tmp_path: Path
+) -> None:
+    former = os.umask(0)
+    try:
+        with Push(context) as push:
+            push.bind(f"ipc://{tmp_path}/mine")
+            mode = (tmp_path / "mine").stat().st_mode
+        assert os.umask(0) == 0  # the program's own is back
+    finally:
+        os.umask(former)
+
+    assert stat.S_IMODE(mode) == 0o700
 
 
 @pytest.mark.parametrize("leave", ["close", "unbind", "context"])

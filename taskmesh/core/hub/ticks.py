@@ -51,8 +51,11 @@ def moment(wall: float) -> datetime:
 
 
 def text_of_tick(wall: float) -> str:
-    """Return a time as names of firings have it, as 2026-11-23T02:30:00Z."""
-    return moment(wall).isoformat().replace("+00:00", "Z")
+    """Return a time as names of firings have it, as 2026-11-23T02:30:00Z; far ones in words."""
+    try:
+        return moment(wall).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return "the year 10000"
 
 
 def micros(seconds: float) -> int:

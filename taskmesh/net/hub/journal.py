@@ -14,7 +14,7 @@ from taskmesh.config import HubConfig
 from taskmesh.core.actions import WriteJournal
 from taskmesh.core.events import JournalRead, JournalTold, JournalWritten
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.journal.address import JournalAddress
+from taskmesh.journal.address import JournalAddress, looks_like_url
 from taskmesh.journal.entries import changes_of, decode
 from taskmesh.journal.file import FileJournal
 from taskmesh.journal.port import JournalStore, JournalUnavailable
@@ -138,7 +138,7 @@ def journal_store(config: HubConfig) -> JournalStore:
     Raises:
         ConfigError: its name cannot be used, or its client package is not installed.
     """
-    is_address = "://" in config.journal or config.journal_file
+    is_address = looks_like_url(config.journal) or config.journal_file
     source = _address_source(config.journal, config.journal_file) if is_address else None
     if source is None:
         return FileJournal(Path(config.journal), strict=config.strict)

@@ -224,6 +224,7 @@ class HubSockets:
             options = replace(options, curve=self._zap_handler.open_lane(session, key))
         socket = Push(self._context, options)
         lane = self._lanes[session] = LaneLink(socket, pool)
+        self._subscriptions.silenced.discard(pool)
         self._wait_for(session, lane)
         if self.endpoints.gateway.startswith("ipc://"):
             return bind_path(socket, f"{self.endpoints.gateway}{LANE_SUFFIX}{session}")

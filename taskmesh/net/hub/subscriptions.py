@@ -20,7 +20,8 @@ class Subscriptions:
         pools: number of pools that there may be.
 
     Attributes:
-        silenced: pools whose subscription has gone.
+        silenced: pools whose subscription has gone. It still has if another process has taken the pool's name
+            since: that one's subscription says nothing of the links of the first.
     """
 
     def __init__(self, pools: int) -> None:
@@ -42,7 +43,6 @@ class Subscriptions:
                 self._drop(event.topic)
 
     def _add(self, topic: bytes) -> None:
-        self.silenced.discard(pool_of(topic))
         if topic not in self._topics:
             self._topics.add(topic)
             self._size += len(topic) + 1

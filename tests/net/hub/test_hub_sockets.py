@@ -3,13 +3,16 @@
 from collections import deque
 from pathlib import Path
 
-from taskmesh.core.events import FromPool, LaneLost
+from zmq import POLLOUT
+
+from taskmesh.core.events import FromPool, LaneLost, LinksLost
 from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.framing.fragments import FRAGMENT, Assembler, Cutter
 from taskmesh.framing.frames import encode, to_client
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.hub.sockets import HubSockets
-from taskmesh.sockets import Context, Dealer, Push
+from taskmesh.net.hub.sockets import SWEEP, HubSockets
+from taskmesh.net.socket_profiles import topic
+from taskmesh.sockets import Context, Dealer, Pull, Push, Sub
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Run
@@ -80,3 +83,31 @@ def test_a_client_without_room_for_its_message_is_told_so(tmp_path):
         wait_until(lambda: hub._from_clients() or second.raw.poll(0))
         assert to_client.decode(second.recv_parts(timeout=5)) == m.Busy(0, RETRY_BUSY)
         hub.close()
+
+
+def test_a_pool_that_died_is_known_to_have_no_links_though_another_has_taken_its_name(tmp_path):
+    events: deque[object] = deque()
+    with Context() as context, Sub(context) as holder, Sub(context) as newcomer, Pull(context) as lane:
+        hub = bound(context, events, tmp_path)
+        lane.connect(hub.open_lane(1, "p", b""))
+        hub._lanes[1].linked = wait_until(lambda: hub._lanes[1].socket.raw.poll(0, POLLOUT)) > 0
+
+        def heard() -> None:
+            wait_until(lambda: hub.control.raw.poll(0))
+            hub._from_subscribers()
+
+        for pool in (holder, newcomer):
+            pool.connect(hub.endpoints.control)
+            pool.subscribe(topic("p"))
+            heard()
+            if pool is holder:
+                holder.close()
+                heard()
+        hub.turn(0.0)
+        assert not events  # the end of its lane has not been seen yet
+        lane.close()
+        wait_until(lambda: not hub._lanes[1].socket.raw.poll(0, POLLOUT))
+        hub.turn(2 * SWEEP)
+        hub.close()
+
+    assert list(events) == [LaneLost(1), LinksLost(1)]
