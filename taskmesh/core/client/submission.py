@@ -69,8 +69,10 @@ class SubmitWindow(SendWindow[m.Submit]):
             for part in split_run(run, self._most_tasks, self._most_bytes):
                 weight = sum(map(len, part.payloads))
                 if batch and (count + len(part.seqs) > self._most_tasks or size + weight > self._most_bytes):
-                    self._keep(specs, batch, size, now)
-                    specs, batch, count, size = [], [], 0, 0
+                    used = {one.spec for one in batch}
+                    self._keep([one for one in specs if one[0] in used], batch, size, now)
+                    specs = [one for one in specs if one[0] not in used]
+                    batch, count, size = [], 0, 0
                 batch.append(part)
                 count += len(part.seqs)
                 size += weight

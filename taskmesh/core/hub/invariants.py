@@ -181,7 +181,13 @@ def _check_permits(hub: HubState) -> None:
             permits.setdefault(key, set()).add(task)
     for key, holders in permits.items():
         require(key in limits.counters, "a limit that tasks hold is not counted", key, holders)
+    of_name = {key: counter for counters in limits._of_name.values() for key, counter in counters.items()}
+    require(of_name == limits.counters, "counters are not known by their limits' names")
+    unused = limits.rules.keys() - limits._of_name.keys()
+    require(limits._unused.keys() == unused, "it is not known which rules nothing asks for", unused)
     for key, counter in limits.counters.items():
+        newest = limits.rule(key[0], counter.rule)
+        require(limits.is_changing or counter.rule == newest, "a limit counts by an older rule", key)
         held = permits.get(key, set())
         require(set(counter.holders) == held, "permits of a limit are wrong", key, set(counter.holders), held)
 

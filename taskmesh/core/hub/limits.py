@@ -33,6 +33,8 @@ MOST_COUNTERS = 1_000_000
 """Keys and names that are counted at a time. A client that submits for more is told that the hub is busy."""
 MOST_RULES = 10_000
 """Names whose rule is remembered after their last task."""
+PORTION = 5_000
+"""Counters that take in another rule in one step: some 10 ms of work, and others get their turn."""
 
 
 class Closable(Protocol):
@@ -204,8 +206,13 @@ class LimitCounter:
             return 0.0
         return when
 
-    def change(self, rule: LimitRule) -> None:
-        """Take in another rule. What has started counts, as far as it was remembered."""
+    def change(self, rule: LimitRule) -> int:
+        """Take in another rule. What has started counts, as far as it was remembered.
+
+        Returns:
+            The work that this was, in counters without starts.
+        """
+        work = 1 + (len(self.window.starts) if self.window is not None else 0) // 10
         self.rule = rule
         self._next = 0.0
         if not rule.window:
@@ -215,6 +222,7 @@ class LimitCounter:
         else:
             self.window = self.window.moved(rule)
         self.reopen()
+        return work
 
     def reopen(self) -> None:
         """Let the lineups look again that wait for it."""
@@ -237,7 +245,7 @@ class Limits:
 
     Attributes:
         counters: those in use, by name and key; empty while no task has a limit.
-        rules: the newest rule of each name that code has stated, or `set_rule`.
+        rules: the newest rule of each name that code has stated.
         fixed: rules that an operator has set, which go before those of code.
         recovers: pools of an earlier hub may run tasks that have not been listed here.
         listed: tasks that pools hold and nobody has asked this hub for, with the names and keys of their
@@ -258,27 +266,32 @@ class Limits:
         self._timers: list[tuple[float, int, LimitCounter]] = []
         self._idle: list[tuple[float, int, LimitCounter]] = []
         self._ended: list[tuple[Window, float, float]] = []
+        self._of_name: dict[str, dict[tuple[str, str], LimitCounter]] = {}
+        self._unused: dict[str, None] = {}
+        self._changed: dict[str, None] = {}
+        self._changing: list[LimitCounter] = []
 
     # --- rules --------------------------------------------------------------------------------------------
 
     def define(self, rules: Iterable[LimitRule]) -> list[LimitRule]:
-        """Take in the rules of a spec that has come: the newest one of a name counts.
+        """Take in the rules of specs that have come: the newest one of a name counts.
 
         Returns:
             The rules of names that had another one.
         """
         changed = []
-        for rule in rules:
+        for rule in {rule.name: rule for rule in rules}.values():
             before = self.rules.get(rule.name)
             if before != rule:
                 self.rules[rule.name] = rule
+                self._apply(rule.name)
                 if before is not None:
                     changed.append(rule)
-                    self._apply(rule.name)
-        if len(self.rules) > MOST_RULES:
-            used = {name for name, _ in self.counters}
-            for name in [name for name in self.rules if name not in used][: len(self.rules) - MOST_RULES]:
-                del self.rules[name]
+                elif rule.name not in self._of_name:
+                    self._unused[rule.name] = None
+        while len(self._unused) > MOST_RULES:
+            name = next(iter(self._unused))
+            del self._unused[name], self.rules[name]
         return changed
 
     def set_rule(self, rule: LimitRule) -> None:
@@ -298,11 +311,31 @@ class Limits:
         return self.fixed.get(name) or self.rules.get(name) or stated
 
     def _apply(self, name: str) -> None:
-        """Apply the rule that counts now to all keys of a limit."""
-        rule = self.rule(name)
-        if rule is not None:
-            for counter in [counter for counter in self.counters.values() if counter.key[0] == name]:
-                counter.change(rule)
+        """Have the counters of a limit take in the rule that counts now, from the end of this step on."""
+        if name in self._of_name:
+            self._changed[name] = None
+
+    def _go_on(self) -> None:
+        """Have a portion of counters take in the newest rule of their names.
+
+        However often the rules of a limit change, a step does no more than this.
+        """
+        left = PORTION
+        while left > 0 and (self._changing or self._changed):
+            if not self._changing:
+                name = next(iter(self._changed))
+                del self._changed[name]
+                self._changing = list(self._of_name.get(name, {}).values())
+                continue
+            counter = self._changing.pop()
+            rule = self.rule(counter.key[0])
+            if rule is not None and counter.rule != rule:
+                left -= counter.change(rule)
+
+    @property
+    def is_changing(self) -> bool:
+        """True while counters are yet to take in the newest rule of their names."""
+        return bool(self._changed or self._changing)
 
     # --- counters -----------------------------------------------------------------------------------------
 
@@ -313,6 +346,11 @@ class Limits:
         if found is None:
             counts = self.rule(rule.name, rule) or rule
             found = self.counters[key] = LimitCounter(key, counts)
+            of_name = self._of_name.get(rule.name)
+            if of_name is None:
+                of_name = self._of_name[rule.name] = {}
+                self._unused.pop(rule.name, None)
+            of_name[key] = found
             if self._lease and found.window is not None:
                 until = self._started + min(self._lease, counts.window)
                 if self.now < until:
@@ -403,11 +441,15 @@ class Limits:
 
     @property
     def deadline(self) -> float:
+        if self.is_changing:
+            return self.now
         return self._timers[0][0] if self._timers else math.inf
 
     def pass_to(self, now: float) -> None:
         """Let lineups look again whose window has room now; before, count late starts as such."""
         self.now = max(self.now, now)
+        if self._changed or self._changing:
+            self._go_on()
         if self._ended:
             for window, started, took in self._ended:
                 window.put_off(started, self.now - took)
@@ -439,9 +481,21 @@ class Limits:
             return
         empty_at = counter.window.empty_at if counter.window is not None else 0.0
         if empty_at <= self.now:
-            self.counters.pop(counter.key, None)
+            self._forget(counter)
             if self.started is not None and counter.window is not None:
                 self.started.add(counter.key)
         elif not counter.is_parting:
             counter.is_parting = True
             heapq.heappush(self._idle, (empty_at, next(self._numbers), counter))
+
+    def _forget(self, counter: LimitCounter) -> None:
+        key = counter.key
+        if self.counters.pop(key, None) is None:
+            return
+        name = key[0]
+        of_name = self._of_name[name]
+        del of_name[key]
+        if not of_name:
+            del self._of_name[name]
+            if name in self.rules:
+                self._unused[name] = None

@@ -28,7 +28,7 @@ from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.limit_rules import text_of
-from taskmesh.wire.runs import NOT_DURABLE, DoneRun, Failed, Run, Spec, Value
+from taskmesh.wire.runs import NOT_DURABLE, DoneRun, Failed, LimitRule, Run, Spec, Value
 
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
@@ -257,20 +257,29 @@ class Submissions:
         return dependencies.missing(session.client, runs, values) if found else seqs
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
-        """Take in the specs that a Submit brings; return the numbers of those that its tasks lack."""
-        for number, spec in submit.specs:
-            if number not in self._hub.specs:
-                self._hub.specs[number] = SpecEntry(number, spec)
-                if spec.limits:
-                    self._define(spec)
-        return {run.spec for run in submit.runs if run.spec not in self._hub.specs}
+        """Take in the specs of its tasks that a Submit brings; return the numbers of those that they lack.
 
-    def _define(self, spec: Spec) -> None:
-        """Takes in the limits of a new spec, and logs those that were others before."""
-        limits = self._ledger.limits
-        for rule in limits.define(spec.limits):
-            fields: dict[str, object] = {"limit": rule.name, "rule": text_of(rule), "task": spec.name}
-            self._hub.log("limit.changed", {**fields, "fixed": rule.name in limits.fixed})
+        A spec that comes without a task is passed over: it would count as nobody's.
+        """
+        specs = self._hub.specs
+        missing = {run.spec for run in submit.runs if run.spec not in specs}
+        limited: dict[str, str] = {}
+        rules: list[LimitRule] = []
+        for number, spec in submit.specs if missing else ():
+            if number in missing:
+                missing.discard(number)
+                specs[number] = SpecEntry(number, spec)
+                rules += spec.limits
+                limited.update((rule.name, spec.name) for rule in spec.limits)
+        for rule in self._ledger.limits.define(rules) if rules else ():
+            fields: dict[str, object] = {
+                "limit": rule.name,
+                "rule": text_of(rule),
+                "task": limited[rule.name],
+                "fixed": rule.name in self._ledger.limits.fixed,
+            }
+            self._hub.log("limit.changed", fields)
+        return missing
 
     def _acknowledge(self, session: ClientSession, submit: m.Submit, size: int, now: float) -> None:
         """Acknowledge a Submit: with the next delivery or after ACK_DELAY, every second one at once.
