@@ -217,9 +217,9 @@ class HubHost(Host[HubMachine]):
         """Notes which outcomes count as acknowledged, and which bad ends go to sinks."""
         acknowledged, put, epoch = collector.acknowledged, sinks.put, self.epoch
 
-        def note(outcome: DoneRun | Failed) -> None:
+        def note(outcome: DoneRun | Failed) -> int:
             self.setting.audit.consumption.settled(epoch, outcome)
-            acknowledged(outcome)
+            return acknowledged(outcome)
 
         def note_put(sink: str, name: str, outcome: DoneRun | Failed) -> None:
             if isinstance(outcome, Failed):

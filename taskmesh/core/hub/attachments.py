@@ -49,7 +49,8 @@ class Attachments:
                 self.early.setdefault(target, []).append(record)
         else:
             self._ledger.answered(client, seq)
-            self._collector.give(kept or self._unfetched(client, target) or unknown(), task)
+            outcome, after = kept or self._unfetched(client, target) or (unknown(), 0)
+            self._collector.give(outcome, task, after)
 
     def came(self, client: int, seqs: list[int]) -> None:
         """Join the attachments that wait for these tasks of a client, which have just come."""
@@ -82,13 +83,19 @@ class Attachments:
             return None
         return record if self._is_visible(client, target) else None
 
-    def _kept(self, client: int, target: int, now: float) -> DoneRun | Failed | None:
-        """Return the outcome that is kept of a task, if this client may have it."""
-        kept = self._hub.result_cache.of_task(target, now)
-        return kept.outcome if kept is not None and kept.user == self._ledger.account(client).user else None
+    def _kept(self, client: int, target: int, now: float) -> tuple[DoneRun | Failed, int] | None:
+        """Return the outcome that is kept of a task, if this client may have it, and when."""
+        cache = self._hub.result_cache
+        kept = cache.of_task(target, now)
+        if kept is None or kept.user != self._ledger.account(client).user:
+            return None
+        return kept.outcome, cache.pending(kept)
 
-    def _unfetched(self, client: int, target: int) -> DoneRun | Failed | None:
-        """Return the outcome of a task that has ended, if that waits for a client which is away."""
+    def _unfetched(self, client: int, target: int) -> tuple[DoneRun | Failed, int] | None:
+        """Return the outcome of a task that has ended, if that waits for a client which is away.
+
+        With it the number of the journal's changes that have it: nobody else has it before.
+        """
         session = self._hub.clients.get(ids.client_of(target))
         if session is None or session.present or not self._is_visible(client, target):
             return None
@@ -98,7 +105,8 @@ class Attachments:
             entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
             if entry is not None and entry.spec.keep > 0:
                 return None  # its time is over
-            return outcome
+            journal = self._hub.journal
+            return outcome, journal.ended(session.client, outcome) if journal is not None else 0
         return None
 
     def _may_come(self, client: int, target: int) -> bool:

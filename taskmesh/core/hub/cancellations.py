@@ -78,20 +78,24 @@ class Cancellations:
         if record.extra is not None and record.extra.abandoned and task == record.id:
             return True  # it is run for others
         cancelled = Failed(0, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
+        after = 0
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
                 self.cancel_at_pool(record.session, record.attempt, record.known_as)
                 self._collector.release(record)
             self._ledger.move(record, Cause.CANCEL)
-            self._collector.keep(record, cancelled)
+            after = self._collector.keep(record, cancelled)
             self._hub.dependencies.failed(record, cancelled)
             self._ledger.drop(record)
         else:
             self._hub.dependencies.given_up(task, record, cancelled)
+        journal = self._hub.journal
+        if journal is not None and quiet:
+            journal.given_up(task >> SEQ_BITS, task & SEQ_MASK)
+        elif journal is not None:
+            journal.ended(task >> SEQ_BITS, cancelled)  # others may have heard of it than its client
         if not quiet:
-            self._collector.give(cancelled, task)
-        elif self._hub.journal is not None:
-            self._hub.journal.given_up(task >> SEQ_BITS, task & SEQ_MASK)
+            self._collector.give(cancelled, task, after)
         return True
 
     def cancel_all(self, client: int, extent: Extent = Extent.ALL, reason: str = "") -> int:

@@ -44,6 +44,7 @@ class ClientSession:
         submitted: Number of the last Submit that is in the ledger.
         specs: Numbers of the specs of its tasks, since it was last silent without any.
         unwritten: Submits in the ledger that the journal does not have yet, with the numbers of its changes.
+        held: outcomes that it may have once the journal has the changes of these numbers.
         heard: Time when it was last heard of.
         ended: Time when the last of its tasks ended.
         present: True if it was heard and has not vanished.
@@ -64,6 +65,7 @@ class ClientSession:
         self.submitted = 0
         self.specs: set[int] = set()
         self.unwritten: deque[tuple[int, int]] = deque()
+        self.held: list[tuple[int, DoneRun | Failed]] = []
         self.heard = self.ended = now
         self.present = True
         self.linked = True
@@ -95,27 +97,58 @@ class ClientSession:
     @property
     def has_news(self) -> bool:
         """True if outcomes wait that were never sent."""
-        return bool(self._done or self._failed)
+        return bool(self._done or self._failed or self.held)
 
     @property
     def has_outcomes(self) -> bool:
         """True if there are outcomes that the client may not have."""
-        return bool(self._done or self._failed or self._deliveries.kept)
+        return bool(self._done or self._failed or self.held or self._deliveries.kept)
 
-    def done(self, run: DoneRun) -> int:
-        """Keeps successes for the next delivery; returns how many bytes they are counted for."""
-        self._done.append(run)
+    def done(self, run: DoneRun, after: int = 0) -> int:
+        """Keep successes for the next delivery; return how many bytes they are counted for.
+
+        Args:
+            run: the successes.
+            after: the number of the journal's changes that they wait for.
+        """
+        if after:
+            self.held.append((after, run))
+        else:
+            self._done.append(run)
         if not self.credit:
             return 0
         size = size_of(run)
         self.size += size
         return size
 
-    def failed(self, failure: Failed) -> None:
-        """Keeps a bad end for the next delivery."""
+    def failed(self, failure: Failed, after: int = 0) -> bool:
+        """Keep a bad end for the next delivery; return True if it waits for the journal.
+
+        That of a dependent does not come before that of its cause.
+        """
         if self.credit:
             self.size += size_of_failure(failure)
-        self._failed.append(failure)
+        if failure.kind == "dependency" and self.held:
+            after = max(after, *[number for number, _ in self.held])
+        if after:
+            self.held.append((after, failure))
+        else:
+            self._failed.append(failure)
+        return after > 0
+
+    def written(self, number: int) -> bool:
+        """The journal has the changes up to a number; return True if the client waits for more of them."""
+        while self.unwritten and self.unwritten[0][1] <= number:
+            self.unwritten.popleft()
+        held, self.held = self.held, []
+        for after, outcome in held:
+            if after > number:
+                self.held.append((after, outcome))
+            elif isinstance(outcome, Failed):
+                self._failed.append(outcome)
+            else:
+                self._done.append(outcome)
+        return bool(self.unwritten or self.held)
 
     def deliveries(self, now: float) -> list[SendClient]:
         """Returns what may be sent now: everything to an embedded client, else as far as the credit goes."""
@@ -145,17 +178,24 @@ class ClientSession:
                 self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
         return taken
 
+    @property
+    def ready(self) -> tuple[list[DoneRun], list[Failed]]:
+        """Outcomes that were never sent, and wait for nothing but the client."""
+        return self._done, self._failed
+
     def outcomes(self) -> Iterator[tuple[list[DoneRun], list[Failed]]]:
         """Yield all outcomes that the client may not have."""
         yield self._done, self._failed
+        yield [held for _, held in self.held if isinstance(held, DoneRun)], []
+        yield [], [held for _, held in self.held if isinstance(held, Failed)]
         for message in self._deliveries.kept.values():
             yield message.done, message.failed
 
     def unacknowledged(self, seqs: Collection[int]) -> list[tuple[DoneRun | Failed, int]]:
         """Return those outcomes of these tasks that the client may not have yet, each with its counter."""
-        kept = self._deliveries.kept.values()
-        done = [run for message in kept for run in message.done] + self._done
-        failed = [failure for message in kept for failure in message.failed] + self._failed
+        kept = list(self.outcomes())
+        done = [run for runs, _ in kept for run in runs]
+        failed = [failure for _, failures in kept for failure in failures]
         found: list[tuple[DoneRun | Failed, int]] = [
             (replace(run, seqs=[seq], payloads=[run.payloads[index]]), seq)
             for run in done

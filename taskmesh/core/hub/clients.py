@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.cancellations import Cancellations, Extent
@@ -14,6 +15,7 @@ from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.state import HubState
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
+from taskmesh.wire.runs import DoneRun, Failed
 
 MOST_FORGOTTEN = 10_000
 """Clients of which it is remembered that they were forgotten, and have been told so."""
@@ -25,6 +27,10 @@ MOST_ROUTES = 100
 """Pairs of queue and tags of which a client is told how many slots serve them."""
 MOST_WINDOWS = 128
 """So many clients share what may be under way; with more of them none has less."""
+
+
+PORTION = 2000
+"""Outcomes of clients that have gone which are written in one step, a run more at most."""
 
 
 class Clients:
@@ -46,6 +52,7 @@ class Clients:
         self.most_kept = hub.config.client_max_bytes
         self._forgotten: dict[int, bool] = {}
         self._opened = 0
+        self._leaving: deque[tuple[int, Iterator[DoneRun | Failed]]] = deque()
         self._slots: dict[tuple[str, frozenset[str]], int] = {}
 
     # --- coming and going ---------------------------------------------------------------------------------
@@ -152,7 +159,8 @@ class Clients:
             session.has_outcomes and not session.slot
         )
         if self._hub.journal is not None and not cancel and is_waited_for:
-            session.present = session.linked = False
+            session.linked = False
+            self._left(session)
         else:
             self._forget(session)
 
@@ -199,7 +207,8 @@ class Clients:
         return pending is not None and pending.extent is not Extent.BOUND
 
     def go_on(self) -> None:
-        """Cancels the next portion of what is to be cancelled."""
+        """Cancels the next portion of what is to be cancelled, and writes one of what is to be written."""
+        self._write_outcomes()
         for client in self._cancellations.step():
             self._close_account(client)
 
@@ -230,12 +239,37 @@ class Clients:
         """The link says that nobody is there: an embedded client is gone for good, another may come back."""
         session = self._hub.clients.get(client)
         if session is not None:
-            session.present = session.linked = False
+            session.linked = False
+            self._left(session)
             self._hub.sinks.leave(client)
             if not session.credit:
                 self.on_bye(session, cancel=True)
             elif session.unsplit:
                 self._drop_outcomes(session, "it is gone, and has not heard that it is to split a chunk")
+
+    def _left(self, session: ClientSession) -> None:
+        """A client is away: what has ended for it is written down, in portions."""
+        if session.present and session.has_outcomes and self._hub.journal is not None:
+            self._leaving.append((session.client, _one_by_one(list(session.outcomes()))))
+        session.present = False
+
+    def _write_outcomes(self) -> None:
+        """Write the next portion of what clients have not fetched before they went."""
+        left = PORTION
+        while self._leaving and left:
+            client, outcomes = self._leaving[0]
+            for outcome in outcomes:
+                if self._hub.journal is not None and client in self._hub.clients:
+                    self._hub.journal.ended(client, outcome)
+                left -= len(outcome.seqs) if isinstance(outcome, DoneRun) else 1
+                if left <= 0:
+                    return
+            self._leaving.popleft()
+
+    @property
+    def is_behind(self) -> bool:
+        """True if outcomes are still to be written of clients that have gone."""
+        return bool(self._leaving)
 
     def on_beat(self, session: ClientSession) -> None:
         """A client waits: tell it what is accepted, and how many slots serve its tasks."""
@@ -273,7 +307,7 @@ class Clients:
             session.specs.clear()
             session.present &= now - session.heard < IDLE_TTL
             return
-        session.present = False
+        self._left(session)
         if session.linked and now - session.heard < self._config.client_silence:
             self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
             return
@@ -378,3 +412,9 @@ class Clients:
             f"the hub has {count} clients and may have no more (hub.max_clients): close some, "
             "raise that, or start another hub"
         )
+
+
+def _one_by_one(outcomes: list[tuple[list[DoneRun], list[Failed]]]) -> Iterator[DoneRun | Failed]:
+    for done, failed in outcomes:
+        yield from done
+        yield from failed

@@ -8,7 +8,7 @@ for another.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -125,13 +125,15 @@ class Collector:
         if record.state is State.WAITING:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
-        self.keep(record, part)
+        kept = self.keep(record, part)
         self._succeeded(record, part.payloads[0], part.attempt - part.returns)
-        for waiter in self._ledger.drop(record):
+        waiting = self._ledger.drop(record)
+        after = kept or self._write_down(record, part, waiting)
+        for waiter in waiting:
             if waiter == record.id:
-                self._pass_on(_of_task(part, waiter)[0][0], record.spec)
+                self._pass_on(_of_task(part, waiter)[0][0], record.spec, after)
             else:
-                self.give(part, waiter)
+                self.give(part, waiter, after)
         if record.spec.ignores_result and session == ANYBODY:  # tasks that come with it may need the result
             value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
             self._hub.dependencies.bring(record.id >> SEQ_BITS, [value])
@@ -144,42 +146,78 @@ class Collector:
             journal.hold(client, Value(seq, payload, entry.spec.name, attempt))
         self._hub.dependencies.succeeded(record, payload, attempt)
 
-    def _pass_on(self, run: DoneRun, entry: SpecEntry | None) -> int:
+    def _pass_on(self, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
         """Pass successes on to their client, or to the sink of their tasks; return their bytes."""
         if entry is None or not (entry.spec.sink or entry.ignores_result):
-            return self._give(run)
+            return self._give(run, after)
         if entry.ignores_result:
-            return self._give(bare(run))
+            return self._give(bare(run), after)
         self._hub.sinks.put(entry.spec.sink, entry.spec.name, run)
         return size_of(run)
 
-    def acknowledged(self, outcome: DoneRun | Failed) -> None:
-        """A consumer of a sink has acknowledged outcomes: their tasks' clients hear that they have ended."""
-        if isinstance(outcome, DoneRun):
-            self._give(outcome)
-        else:
-            self.give(outcome, outcome.client << SEQ_BITS | outcome.seq)
+    def acknowledged(self, outcome: DoneRun | Failed) -> int:
+        """A consumer of a sink has acknowledged outcomes: their tasks' clients hear that they have ended.
 
-    def _tell_ends(self, record: TaskRecord, failure: Failed, waiting: Iterable[int]) -> None:
+        Returns:
+            The number of the journal's changes after which the consumer may hear that it is so.
+        """
+        journal, after = self._hub.journal, 0
+        if journal is not None and outcome.client in self._hub.clients:
+            after = journal.ended(outcome.client, outcome)
+        if isinstance(outcome, DoneRun):
+            self._give(outcome, after)
+        else:
+            self.give(outcome, outcome.client << SEQ_BITS | outcome.seq, after)
+        if journal is not None and outcome.client not in self._hub.clients:
+            journal.sweep()
+            after = journal.upcoming
+        return after
+
+    def _tell_ends(self, record: TaskRecord, failure: Failed, waiting: Sequence[int], kept: int) -> None:
         """Tell all who wait for a task that it has ended badly: in place of its own client, its sink."""
         spec = record.spec.spec
+        after = kept or self._write_down(record, failure, waiting)
         for waiter in waiting:
             if spec.sink and waiter == record.id and failure.kind != "cancelled":
                 self._hub.sinks.put(spec.sink, spec.name, _of_task(failure, waiter)[1][0])
             else:
-                self.give(failure, waiter)
+                self.give(failure, waiter, after)
 
-    def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> None:
+    def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> int:
         """Keep how a task has ended for whoever asks later, if its spec says so.
 
         The journal then has the outcome in place of the task.
+
+        Returns:
+            The number of the journal's changes after which anybody may have the outcome; 0: now.
         """
-        if record.spec.spec.keep <= 0:
-            return
         hub = self._hub
-        for task in hub.result_cache.keep(record, outcome, hub.now, wall=hub.wall, user_of=self._user_of):
-            if hub.journal is not None:
-                hub.journal.delivered(task >> SEQ_BITS, *_of_task(outcome, task), hub.specs)
+        if record.spec.spec.keep <= 0:
+            return 0
+        kept = hub.result_cache.keep(record, outcome, hub.now, wall=hub.wall, user_of=self._user_of)
+        if hub.journal is None or not kept:
+            return 0
+        for task in kept:
+            hub.journal.delivered(task >> SEQ_BITS, *_of_task(outcome, task), hub.specs)
+        return hub.journal.upcoming
+
+    def _write_down(self, record: TaskRecord, outcome: DoneRun | Failed, waiting: Sequence[int]) -> int:
+        """Write down an outcome of which others hear than the client of its task, for all who wait for it.
+
+        Returns:
+            As `keep`.
+        """
+        journal, entry = self._hub.journal, record.spec
+        if journal is None or (len(waiting) < 2 and not entry.is_promise):
+            return 0
+        after = 0
+        for task in waiting:
+            if task != record.id or not entry.spec.sink:  # what is in a sink has not ended for its client
+                done, failed = _of_task(outcome, task)
+                if task == record.id and entry.ignores_result:
+                    done = [bare(run) for run in done]
+                after = max(after, journal.ended(task >> SEQ_BITS, (done or failed)[0]))
+        return after
 
     def _user_of(self, task: int) -> str:
         return self._ledger.account(task >> SEQ_BITS).user
@@ -212,7 +250,7 @@ class Collector:
             run.returns,
         )
 
-    def _give(self, run: DoneRun) -> int:
+    def _give(self, run: DoneRun, after: int = 0) -> int:
         client = self._hub.clients.get(run.client)
         if client is None:
             if self._hub.journal is not None:
@@ -222,13 +260,21 @@ class Collector:
         client.ended = self._hub.now
         if self._hub.journal is not None and not client.present:
             self._hub.journal.ended(run.client, run)
-        return client.done(run)
+        if after:
+            self._hub.unwritten[run.client] = client
+        return client.done(run, after)
 
-    def give(self, outcome: DoneRun | Failed, task: int) -> None:
-        """Hands a task the outcome of the one whose key it shares."""
+    def give(self, outcome: DoneRun | Failed, task: int, after: int = 0) -> None:
+        """Hands a task the outcome of the one whose key it shares.
+
+        Args:
+            outcome: the outcome.
+            task: the task.
+            after: the number of the journal's changes that are to be written before its client has it.
+        """
         done, failed = _of_task(outcome, task)
         if done:
-            self._give(done[0])
+            self._give(done[0], after)
             return
         client = task >> SEQ_BITS
         session = self._hub.clients.get(client)
@@ -237,7 +283,8 @@ class Collector:
             session.ended = self._hub.now
             if self._hub.journal is not None and not session.present:
                 self._hub.journal.ended(client, failure)
-            session.failed(failure)
+            if session.failed(failure, after):
+                self._hub.unwritten[client] = session
             self._hub.news.add(client)
         elif self._hub.journal is not None:
             self._hub.journal.delivered(client, [], [failure], self._hub.specs)
@@ -449,7 +496,7 @@ class Collector:
         self.release(record)
         self._ledger.move(record, Cause.FAIL)
         self._hub.dependencies.failed(record, failure)
-        self._tell_ends(record, failure, self._ledger.drop(record))
+        self._tell_ends(record, failure, self._ledger.drop(record), 0)
 
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: all clients that wait are told."""
@@ -462,10 +509,10 @@ class Collector:
             account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
             hub.letters.add(record, failure, hub.wall, account.user, account.name)
         told = msgspec.structs.replace(failure, output="")
-        self.keep(record, told)
+        kept = self.keep(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
-        self._tell_ends(record, told, waiting)
+        self._tell_ends(record, told, waiting, kept)
         if told.kind != "cancelled":
             self.recent.remember(record, told, waiting)
 
@@ -473,8 +520,10 @@ class Collector:
         """Ends a promise with its value: a run of one task, whose client and number do not matter."""
         self._ledger.move(record, Cause.FULFIL)
         self._hub.dependencies.succeeded(record, run.payloads[0], run.attempt)
-        for waiter in self._ledger.drop(record):
-            self.give(run, waiter)
+        waiting = self._ledger.drop(record)
+        after = self._write_down(record, run, waiting)
+        for waiter in waiting:
+            self.give(run, waiter, after)
 
     def never_starts(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """Ends a task that WAITs for others and can never start, or is not needed any more.
@@ -485,9 +534,9 @@ class Collector:
         self._hub.dependencies.failed(record, failure)
         if cause is Cause.SKIP:
             failure = msgspec.structs.replace(failure, kind="cancelled")
-        self.keep(record, failure)
+        kept = self.keep(record, failure)
         waiting = self._ledger.drop(record)
-        self._tell_ends(record, failure, waiting)
+        self._tell_ends(record, failure, waiting, kept)
         if cause is not Cause.SKIP:
             self.recent.remember(record, failure, waiting)
 

@@ -4,7 +4,8 @@ A chunk is what one Submit brought. It is written before the client hears that i
 goes when the last of them is over: its client has the outcome, or has given the task up. Which tasks of a
 chunk are over is written now and then; a hub that dies before that has another one run them again. The
 outcome of one that is over stays for as long as there is a task that depends on it. One that has ended while
-its client was away is not over; its outcome is written as well.
+its client was away is not over; its outcome is written as well. So is one that others hear of than its own
+client, or of which a consumer has acknowledged the outcome: nobody hears of that before it is written.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class ClientBook:
         strays: chunks that have a task between two of another one, by each of their tasks.
         needed: how many tasks that are not over depend on a task.
         values: of these, the outcomes that are written down.
-        outcomes: of tasks that have ended while the client was away.
+        outcomes: of tasks that have ended and are not over, as far as they are written down, each with the
+            number of the changes that have it.
     """
 
     __slots__ = ("_firsts", "chunks", "needed", "outcomes", "strays", "values")
@@ -91,7 +93,7 @@ class ClientBook:
         self.strays: dict[int, ChunkBook] = {}
         self.needed: Counter[int] = Counter()
         self.values: dict[int, Value] = {}
-        self.outcomes: dict[int, JournalOutcome] = {}
+        self.outcomes: dict[int, tuple[JournalOutcome, int]] = {}
         self._firsts: list[int] = []
 
     def __bool__(self) -> bool:
@@ -166,8 +168,8 @@ class Journal(JournalEntries):
         for client, book in self._clients.items():
             for value in book.values.values():
                 self.changes[_task_key(VALUE, client, value.seq)] = value
-            for seq, outcome in book.outcomes.items():
-                self.changes[_task_key(OUTCOME, client, seq)] = outcome
+            for seq, (outcome, _) in book.outcomes.items():
+                self._put_outcome(client, book, seq, outcome)
             strays = {chunk.number: chunk for chunk in book.strays.values()}
             for chunk in (*book.chunks.values(), *strays.values()):
                 self.changes[key_of(CHUNK, chunk.number)] = chunk.entry
@@ -236,7 +238,7 @@ class Journal(JournalEntries):
             if book.find(seq) is None:
                 self.changes[_task_key(OUTCOME, client, seq)] = None
             else:
-                book.outcomes[seq] = outcome
+                book.outcomes[seq] = outcome, 0
                 waiting.append(seq)
         return waiting
 
@@ -293,22 +295,33 @@ class Journal(JournalEntries):
         if book is not None and value.seq in book.needed:
             self._keep(client, book, value)
 
-    def ended(self, client: int, outcome: DoneRun | Failed) -> None:
-        """Write down how tasks have ended whose client is away: they need not run again."""
+    def ended(self, client: int, outcome: DoneRun | Failed) -> int:
+        """Write down how tasks have ended that are not over: they need not run again.
+
+        Returns:
+            The number of the changes after which that is written; 0 if it is, or needs not be.
+        """
         book = self._clients.get(client)
         if book is None:
-            return
-        if isinstance(outcome, Failed):
-            self._put_outcome(client, book, outcome.seq, JournalOutcome(None, outcome))
-            return
-        for seq, payload in zip(outcome.seqs, outcome.payloads, strict=True):
-            alone = replace(outcome, seqs=[seq], payloads=[payload])
-            self._put_outcome(client, book, seq, JournalOutcome(alone, None))
+            return 0
+        seqs = [outcome.seq] if isinstance(outcome, Failed) else outcome.seqs
+        last = 0
+        for index, seq in enumerate(seqs):
+            if seq not in book.outcomes:
+                if book.find(seq) is None:
+                    continue
+                if isinstance(outcome, Failed):
+                    entry = JournalOutcome(None, outcome)
+                else:
+                    alone = replace(outcome, seqs=[seq], payloads=[outcome.payloads[index]])
+                    entry = JournalOutcome(alone, None)
+                self._put_outcome(client, book, seq, entry)
+            last = max(last, book.outcomes[seq][1])
+        return self.pending(last)
 
     def _put_outcome(self, client: int, book: ClientBook, seq: int, outcome: JournalOutcome) -> None:
-        if seq not in book.outcomes and book.find(seq) is not None:
-            book.outcomes[seq] = outcome
-            self.changes[_task_key(OUTCOME, client, seq)] = outcome
+        book.outcomes[seq] = outcome, self.upcoming
+        self.changes[_task_key(OUTCOME, client, seq)] = outcome
 
     def has(self, client: int, seq: int) -> bool:
         """Return True if a task is written down and not over."""

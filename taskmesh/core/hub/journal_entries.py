@@ -13,19 +13,24 @@ class JournalEntries:
     Attributes:
         changes: entries to be written, None for those that are to go, by key.
         number: of the last changes that were handed on to be written.
+        written: of the last changes that are written.
         is_whole: the changes are all that the journal is to have.
         is_full: more waits to be written than may.
     """
 
     def __init__(self) -> None:
         self.changes: dict[str, Entry | None] = {}
-        self.number = 0
+        self.number = self.written = 0
         self.is_whole = False
         self.is_full = False
 
     @property
     def upcoming(self) -> int:
         return self.number + 1
+
+    def pending(self, number: int) -> int:
+        """Return the number of changes that are not written yet, 0 in place of one that is."""
+        return number if number > self.written else 0
 
     def take(self) -> tuple[int, dict[str, Entry | None], bool]:
         """Take the changes, to be written under the next number, and whether they are all there is."""

@@ -77,9 +77,13 @@ class JournalEvents:
                 assert_never(event)
 
     def answer(self, client: int, answer: Answer) -> None:
-        """Answer a client once the journal has what it has asked for."""
-        if self._journal.changes:
-            self._answers.append((self._journal.upcoming, client, answer))
+        """Answer a client once the journal has what it has asked for, or another has before it."""
+        journal = self._journal
+        journal.sweep()
+        self._limits.write(self._offset)
+        after = journal.upcoming if journal.changes else journal.pending(journal.number)
+        if after:
+            self._answers.append((after, client, answer))
         else:
             self._hub.send(client, answer)
 
@@ -89,7 +93,9 @@ class JournalEvents:
         self._limits.write(self._offset)
 
     def _on_written(self, number: int) -> None:
-        """The journal has the changes up to a number."""
+        """The journal has the changes up to a number: what depends on them may leave the hub."""
+        self._journal.written = number
+        self._hub.out += self._hub.sinks.written(number)
         self._submissions.on_written(number)
         self._schedules.on_written(number)
         while self._answers and self._answers[0][0] <= number:

@@ -25,7 +25,7 @@ from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.ventilator import Ventilator
-from taskmesh.core.hub.views import Views
+from taskmesh.core.hub.views import TO_POOLS, Views
 from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Progress
@@ -133,7 +133,7 @@ class HubMachine:
     def deadline(self) -> float:
         state = self.state
         now = state.now
-        if self.cancellations.pending or state.dependencies.settled:
+        if self.cancellations.pending or state.dependencies.settled or self.clients.is_behind:
             return now
         first = min(self._sweep_at, now + self.config.stall / 2, self.schedules.deadline)
         timer = state.ledger.timers.deadline
@@ -160,7 +160,8 @@ class HubMachine:
         ledger = state.ledger
         if now >= self._sweep_at:
             self._sweep(now)
-        if self.cancellations.pending or state.recovery.waiting or now >= self.schedules.deadline:
+        is_behind = self.cancellations.pending or state.recovery.waiting or self.clients.is_behind
+        if is_behind or now >= self.schedules.deadline:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         if state.dependencies.settled:
@@ -219,8 +220,7 @@ class HubMachine:
                 withheld.discard(client)
             if session is not None:
                 if state.journal is not None and not session.credit:  # nothing is lost on the way to it
-                    for done, failed in session.outcomes():
-                        state.journal.delivered(client, done, failed, state.specs)
+                    state.journal.delivered(client, *session.ready, state.specs)
                 deliveries = session.deliveries(now)
                 if deliveries:
                     state.out += deliveries
@@ -348,7 +348,8 @@ class HubMachine:
                 assert_never(request)
         if answer is None or not answer.number:
             return
-        if self.journal is None or isinstance(request, m.Query):
+        is_of_pools = isinstance(request, m.Command) and request.verb in TO_POOLS
+        if self.journal is None or is_of_pools or isinstance(request, m.Query):
             self.state.send(client, answer)
         else:
             self.journal.answer(client, answer)
@@ -362,12 +363,11 @@ class HubMachine:
 
     def _on_sink_report(self, client: int, report: m.SinkReport, now: float) -> None:
         """A client takes from a sink: tasks whose outcomes it has acknowledged have ended for theirs."""
-        acked, told = self.state.sinks.report(client, report, now)
-        for outcome in acked:
-            self.collector.acknowledged(outcome)
+        consumer, acked = self.state.sinks.report(client, report, now)
+        after = max([self.collector.acknowledged(outcome) for outcome in acked], default=0)
         if acked:
             self.sink_values.go_on(report.sink)
-        self.state.send(client, told)
+        self.state.send(client, self.state.sinks.told(report, consumer, after))
 
     # --- links --------------------------------------------------------------------------------------------
 

@@ -41,14 +41,16 @@ class CachedOutcome:
         tasks: the ids by which it can be asked for.
         user: whose tasks these are.
         size: the bytes that it is counted for.
+        change: the number of the journal's changes that have it.
     """
 
-    __slots__ = ("key", "number", "outcome", "size", "tasks", "until", "user")
+    __slots__ = ("change", "key", "number", "outcome", "size", "tasks", "until", "user")
 
     def __init__(
         self, number: int, until: float, outcome: Outcome, key: Key | None, tasks: list[int], user: str
     ) -> None:
         self.number = number
+        self.change = 0
         self.until = until
         self.outcome = outcome
         self.key = key
@@ -137,11 +139,16 @@ class ResultCache:
             return
         self._put(CachedOutcome(self._next, now + keep, outcome, key, [], ""), wall + keep)
 
-    def add(self, key: Key, task: int, now: float, *, wall: float = 0.0, user: str = "") -> None:
-        """Another task was answered with the outcome of a key: it can be asked for by its id, too."""
+    def add(self, key: Key, task: int, now: float, *, wall: float = 0.0, user: str = "") -> CachedOutcome:
+        """Have another task answered with the outcome of a key: it can be asked for by its id, too."""
         first = self._by_key[key]
         cached = CachedOutcome(self._next, first.until, first.outcome, None, [task], user)
         self._put(cached, wall + first.until - now)
+        return cached
+
+    def pending(self, cached: CachedOutcome) -> int:
+        """Return the number of the journal's changes after which an outcome may be told; 0: now."""
+        return self._journal.pending(cached.change) if self._journal is not None else 0
 
     def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
         self._next = max(self._next, number + 1)
@@ -183,9 +190,9 @@ class ResultCache:
             self._ends = [(cached.until, number) for number, cached in self._kept.items()]
             heapq.heapify(self._ends)
 
-    def find(self, key: Key, now: float) -> Outcome | None:
+    def find(self, key: Key, now: float) -> CachedOutcome | None:
         cached = self._by_key.get(key)
-        return cached.outcome if cached is not None and cached.until > now else None
+        return cached if cached is not None and cached.until > now else None
 
     def of_task(self, task: int, now: float) -> CachedOutcome | None:
         cached = self._by_task.get(task)
@@ -210,6 +217,7 @@ class ResultCache:
 
     def _write(self, cached: CachedOutcome, until: float) -> None:
         if self._journal is not None:
+            cached.change = self._journal.upcoming
             self._journal.put(KEPT, cached.number, cached.entry(until))
 
     def _drop(self, number: int) -> None:

@@ -52,9 +52,21 @@ class Consumer:
         held: what it has not acknowledged, by number.
         deliveries: those that have not arrived.
         reports: numbers of its reports.
+        unwritten: its reports of which the journal does not have all yet, with the numbers of its changes.
     """
 
-    __slots__ = ("_next", "client", "credit", "deliveries", "generation", "heard", "held", "reports", "size")
+    __slots__ = (
+        "_next",
+        "client",
+        "credit",
+        "deliveries",
+        "generation",
+        "heard",
+        "held",
+        "reports",
+        "size",
+        "unwritten",
+    )
 
     def __init__(self, client: int, generation: int, now: float) -> None:
         self.client = client
@@ -65,7 +77,13 @@ class Consumer:
         self.held: dict[int, Unacknowledged] = {}
         self.deliveries: SendWindow[SinkDeliver] = SendWindow()
         self.reports = ReceiveWindow(0)
+        self.unwritten: deque[tuple[int, int]] = deque()
         self._next = 1
+
+    @property
+    def taken(self) -> int:
+        """Number of its last report that it may believe to be taken in."""
+        return self.unwritten[0][0] - 1 if self.unwritten else self.reports.to
 
     def hold(self, name: str, outcome: Ended) -> int:
         """Note that outcomes are on their way to it; return the number of the first."""
@@ -166,7 +184,7 @@ class SinkQueue:
     def delivery(self, consumer: Consumer, now: float) -> SinkDeliver:
         """Return the next delivery to a consumer; something waits."""
         window = consumer.deliveries
-        message = SinkDeliver(self.name, consumer.generation, window.next, reports=consumer.reports.to)
+        message = SinkDeliver(self.name, consumer.generation, window.next, reports=consumer.taken)
         size = count = 0
         while self.waiting and size < MOST_BYTES and count < MOST_OUTCOMES:
             room = consumer.credit - consumer.size
@@ -225,6 +243,7 @@ class Sinks:
         self.closed: set[str] = set()
         self.news: set[str] = set()
         self.ends: dict[int, dict[int, Ended]] = {}
+        self._unwritten: dict[tuple[str, int], Consumer] = {}
 
     # --- outcomes -----------------------------------------------------------------------------------------
 
@@ -233,11 +252,12 @@ class Sinks:
         self.ends.setdefault(outcome.client, {}).update(dict.fromkeys(_seqs(outcome), _bare(outcome)))
         self._changed(sink)
 
-    def report(self, client: int, report: SinkReport, now: float) -> tuple[list[Ended], SinkTold]:
+    def report(self, client: int, report: SinkReport, now: float) -> tuple[Consumer | None, list[Ended]]:
         """A consumer opens a sink, acknowledges outcomes, gives credit, or closes it.
 
         Returns:
-            What it has acknowledged, as outcomes of runs without results, and the answer.
+            The consumer, None if it is not known, and what it has acknowledged, as outcomes of runs without
+            results.
         """
         sink = self._sink(report.sink)
         consumer = sink.consumers.get(client)
@@ -246,9 +266,11 @@ class Sinks:
             consumer = None
         if consumer is None and report.number == 1 and self._may_open(client):
             consumer = sink.consumers[client] = Consumer(client, report.generation, now)
+        if consumer is None:  # it has closed, and waits to hear that all is taken in
+            consumer = self._unwritten.get((sink.name, client))
         if consumer is None or consumer.generation != report.generation:
             self._changed(sink.name)
-            return [], SinkTold(sink.name, report.generation, report.number, known=False)
+            return None, []
         consumer.heard = now
         consumer.credit = report.credit
         consumer.deliveries.acknowledge(report.received, now)
@@ -263,7 +285,35 @@ class Sinks:
         self._changed(sink.name)
         ended = [_bare(_part(each)) for each in _grouped(acked)]
         self._settle(ended)
-        return ended, SinkTold(sink.name, report.generation, consumer.reports.to)
+        return consumer, ended
+
+    def told(self, report: SinkReport, consumer: Consumer | None, after: int) -> SinkTold:
+        """Return the answer to a report.
+
+        Args:
+            report: the report.
+            consumer: whose it is, None if it is not known.
+            after: the number of the journal's changes that have what it acknowledges; 0 if they are written.
+        """
+        if consumer is None:
+            return SinkTold(report.sink, report.generation, report.number, known=False)
+        if after:
+            consumer.unwritten.append((report.number, after))
+            self._unwritten[report.sink, consumer.client] = consumer
+        return SinkTold(report.sink, report.generation, consumer.taken)
+
+    def written(self, number: int) -> list[SendClient]:
+        """The journal has the changes up to a number: tell consumers which of their reports are taken in."""
+        sends: list[SendClient] = []
+        for (name, client), consumer in list(self._unwritten.items()):
+            before, unwritten = consumer.taken, consumer.unwritten
+            while unwritten and unwritten[0][1] <= number:
+                unwritten.popleft()
+            if not unwritten:
+                del self._unwritten[name, client]
+            if consumer.taken > before:
+                sends.append(SendClient(client, SinkTold(name, consumer.generation, consumer.taken)))
+        return sends
 
     def _may_open(self, client: int) -> bool:
         return sum(client in sink.consumers for sink in self.sinks.values()) < MOST_SINKS

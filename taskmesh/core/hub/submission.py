@@ -159,12 +159,11 @@ class Submissions:
         """The journal has the changes up to a number: tell clients what is accepted now."""
         for client, session in list(self._hub.unwritten.items()):
             before = session.accepted
-            while session.unwritten and session.unwritten[0][1] <= number:
-                session.unwritten.popleft()
+            if not session.written(number):
+                del self._hub.unwritten[client]
             if session.accepted > before:
                 self._hub.out.append(SendClient(client, m.Accepted(session.accepted)))
-            if not session.unwritten:
-                del self._hub.unwritten[client]
+            self._hub.news.add(client)
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Enter tasks that a journal has, as if their client had submitted them again."""
@@ -212,7 +211,7 @@ class Submissions:
             if cached is not None and seq not in self._ledger.account(client).finished:
                 kept.add(seq)
                 self._ledger.answered(client, seq)
-                self._collector.give(cached.outcome, base | seq)
+                self._collector.give(cached.outcome, base | seq, cache.pending(cached))
         return without(run, kept) if kept else run
 
     def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | m.Busy | None:
@@ -472,14 +471,15 @@ class Submissions:
     def _answer(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
         """Answer a task with the outcome that is kept for its key; return False if there is none."""
         seq, key, cache = run.seqs[0], (entry.spec.name, run.key), self._hub.result_cache
-        kept = cache.find(key, now)
-        if kept is not None and entry.spec.detach:
-            user = self._ledger.account(client).user
-            cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
-        if kept is None:
+        cached = cache.find(key, now)
+        if cached is None:
             return False
+        if entry.spec.detach:
+            user = self._ledger.account(client).user
+            cached = cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
+        kept = cached.outcome
         self._ledger.answered(client, seq)
-        self._collector.give(kept, client << SEQ_BITS | seq)
+        self._collector.give(kept, client << SEQ_BITS | seq, cache.pending(cached))
         if entry.is_promise:  # tasks of this Submit may depend on it
             value = value_of(seq, kept, entry.spec)
             value.key = run.key

@@ -31,7 +31,8 @@ LIMITS = ("limit", "unlimit")
 OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run")
 """Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
-VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES, PURGE)
+TO_POOLS = (*COMMANDS, "scale-in")
+VERBS = (*TO_POOLS, *CANCELS, *LIMITS, *OF_SCHEDULES, PURGE)
 MOST_NAMED = 5
 """Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})

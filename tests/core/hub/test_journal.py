@@ -57,11 +57,12 @@ def past_recovery(rig: HubRig, session: int) -> None:
 
 
 def attached(rig: HubRig, seq: int, client: int = 2) -> str:
-    """Have another client attach to a task of client 1; return how it ends."""
+    """Have another client attach to a task of client 1; return how it ends once all is written."""
     rig.client(client)
     one = Spec(b"", ATTACHMENT_NAME, kind=ATTACHMENT)
     run = Run(number_of(one), 0, [1], [b""], f"{1:016x}{seq:016x}")
     rig.tell(ev.FromClient(client, m.Submit(1, [(number_of(one), one)], [run])))
+    rig.write()
     return rig.outcomes(client)[1]
 
 
@@ -440,6 +441,7 @@ def test_a_kept_outcome_answers_at_the_next_hub_for_as_long_as_it_says(rig):
     assert attached(second, seq) == "done"
     second.client(3)
     second.submit(3, one=spec(keep=60.0, detach=True), key="k")
+    second.write()
     assert list(second.outcomes(3).values()) == ["done"]
     assert len(after_death(rig, wall=WALL + 61.0).hub.state.result_cache) == 0
 
@@ -490,11 +492,12 @@ def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, sub
     rig.submit(one=one, key="k")
     if state in ("kept", "ended"):
         run_all(rig, pool)
-        acknowledge(rig)
     elif state != "living":
         rig.fail(pool, rig.held[pool][0], text="bad", retryable=True)
-        acknowledge(rig)
     rig.write()
+    if state != "living":
+        acknowledge(rig)
+        rig.write()
     if restarted:
         rig = after_death(rig)
         pool = rig.join(slots=8)
@@ -503,9 +506,11 @@ def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, sub
     rig.client(client)
     before = len(rig.held[pool])
     (seq,) = rig.submit(client, one=one, key="k")
+    rig.write()
     runs = len(rig.held[pool]) - before
     joined, answered, again = (0, None), (0, "done"), (1, None)
     expected = {"living": joined, "kept": answered, "ended": again, "dead": again}
     assert (runs, rig.outcomes(client).get(seq)) == expected[state]
     run_all(rig, pool)
+    rig.write()
     assert rig.outcomes(client)[seq] == "done"
