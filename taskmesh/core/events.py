@@ -51,10 +51,12 @@ class FromPool(msgspec.Struct):
     Attributes:
         message: The message.
         user: User whose key its link shows, empty where no keys are in use.
+        token: The token of the process that has sent it, empty likewise.
     """
 
     message: m.PoolMessage
     user: str = ""
+    token: bytes = b""
 
 
 class Shortage(msgspec.Struct):

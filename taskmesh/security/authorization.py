@@ -1,4 +1,7 @@
-"""Authorization of messages: by the sender's role, the owner of a session, the token of a pool."""
+"""Authorization of messages: by the sender's role, and by the token of a pool.
+
+Whose the things are that a message names, the hub's machine says (`core.hub.owners`).
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,6 @@ RIGHTS: dict[str, frozenset[type]] = {
 Tasks that submit tasks show a worker's key at the gateway; `Submissions` decides which of these are accepted.
 """
 KEY = 32
-REMEMBERED = 100_000
-"""Client sessions whose owner is remembered; ids are random, so a forgotten one is hard to guess."""
 APPLICANTS = 10_000
 """Lane keys of Hellos that are remembered."""
 FORMER = 10_000
@@ -52,7 +53,7 @@ class NotAllowed(RemoteProtocolError):
 
 
 class Authorization:
-    """The hub's record of sessions and their owners.
+    """The hub's record of pool sessions and their senders.
 
     Args:
         zap_handler: knows the keys that are authorized.
@@ -60,7 +61,6 @@ class Authorization:
 
     def __init__(self, zap_handler: ZapHandler) -> None:
         self._zap_handler = zap_handler
-        self._owners: OrderedDict[int, str] = OrderedDict()
         self._applicants: OrderedDict[bytes, Sender] = OrderedDict()
         self._passes: dict[int, Sender] = {}
         self._sessions: dict[Sender, int] = {}
@@ -72,22 +72,13 @@ class Authorization:
         """Check that a user may send this to the gateway.
 
         Raises:
-            NotAllowed: its role may not, its key was revoked, or the session belongs to another key.
+            NotAllowed: its role may not, or its key was revoked.
         """
         role = user.partition(":")[0]
         if not self._zap_handler.knows(user):
             raise NotAllowed("its key has been revoked")
         if type(message) not in RIGHTS.get(role, ()):
             raise NotAllowed(f"the key of {user} does not entitle it to a {type(message).__name__}")
-        if isinstance(message, m.ClientHello):
-            if self._owners.setdefault(message.client, user) != user:
-                raise NotAllowed("this client session belongs to another key")
-            self._owners.move_to_end(message.client)
-            if len(self._owners) > REMEMBERED:
-                self._owners.popitem(last=False)
-
-    def clients_of(self, users: frozenset[str]) -> list[int]:
-        return [client for client, user in self._owners.items() if user in users]
 
     # --- pools ----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.core.specs import spec_number
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import Entry
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec, Value
@@ -21,11 +22,9 @@ def spec(name: str = "f", **options: object) -> Spec:
     return Spec(function=name.encode(), name=name, **options)
 
 
-NUMBERS: dict[bytes, int] = {}
-
-
-def number_of(one: Spec) -> int:
-    return NUMBERS.setdefault(repr(one).encode(), len(NUMBERS) + 1)
+number_of = spec_number
+ONE = number_of(spec())
+"""The number of the spec that most tests use."""
 
 
 class HubRig:
@@ -34,6 +33,7 @@ class HubRig:
     def __init__(self, **config: object) -> None:
         self.now = 100.0
         self.has_ports = True  # for lanes
+        self._users: dict[int, str] = {}
         self.config = HubSettings(**{"epoch": EPOCH, **config})
         self.hub = HubMachine(self.config, self.now)
         self.held: dict[int, list[Key]] = defaultdict(list)  # by session
@@ -49,7 +49,7 @@ class HubRig:
         self._next: dict[int, int] = defaultdict(int)
 
     def tell(self, event: object) -> list[object]:
-        actions = self.hub.handle(event, self.now)
+        actions = self.hub.handle(self._with_user(event), self.now)
         opened = []
         for action in actions:
             match action:
@@ -72,6 +72,13 @@ class HubRig:
             self.tell(ev.LaneOpened(session, f"port-{session}" if self.has_ports else ""))
         self.hub.check()
         return actions
+
+    def _with_user(self, event: object) -> object:
+        """Have all that one client says show the key that it has shown first, unless it shows another."""
+        if isinstance(event, ev.FromClient):
+            event.user = event.user or self._users.get(event.client, "")
+            self._users.setdefault(event.client, event.user)
+        return event
 
     def _note(self, action: act.LogEvent | act.WriteJournal) -> None:
         if isinstance(action, act.LogEvent):

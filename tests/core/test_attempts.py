@@ -6,9 +6,9 @@ from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Held, LaneRun, Run
-from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
+from tests.core.rig import EPOCH, ONE, HubRig, PoolRig, number_of, spec
 
-AGAIN = Run(1, 0, [1], [b"x"], again=True)
+AGAIN = Run(ONE, 0, [1], [b"x"], again=True)
 
 
 def told(rig: HubRig) -> list[Failed]:
@@ -36,7 +36,7 @@ class TestAfterARestart:
         rig = HubRig()
         session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 3, [1], returns=returns)])
         rig.client()
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [AGAIN])))
         return rig, session
 
     def test_what_had_been_handed_back_is_not_counted(self):
@@ -59,7 +59,7 @@ class TestAfterARestart:
     def test_nor_where_its_client_comes_first(self):
         rig = HubRig()
         rig.client()
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [AGAIN])))
         session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 3, [1], returns=2)])
         rig.fail(session, (1, 1, 3), "argument")
 
@@ -69,7 +69,7 @@ class TestAfterARestart:
         """A pool comes back late that holds attempt 1, and the hub has sent one of this number."""
         rig = HubRig(lease=1.0)
         rig.client()
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [AGAIN])))
         rig.after(1.5)
         session = rig.join("q")
         assert rig.held[session] == [(1, 1, 1)]
@@ -84,7 +84,7 @@ class TestAfterARestart:
         rig = HubRig()
         session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
         rig.client()
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [AGAIN])))
         rig.report(session, returned=((1, 1, 1),))
         rig.fail(session, (1, 1, 2), "argument")
 

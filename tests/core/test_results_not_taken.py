@@ -7,10 +7,13 @@ from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, T
 from taskmesh.core.hub import client_session
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.specs import spec_number
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Run, Spec
 
-EPOCH, SPEC = 7, 5
+EPOCH = 7
+ONE = Spec(function=b"f", name="f")
+SPEC = spec_number(ONE)
 
 
 class Mesh:
@@ -41,7 +44,7 @@ class Mesh:
     def join(self, client: int, tasks: int) -> None:
         self.tell(FromClient(client, m.ClientHello(client, 0, credit=1 << 20)))
         run = Run(SPEC, 1, list(range(1, tasks + 1)), [b"call"] * tasks)
-        self.tell(FromClient(client, m.Submit(1, [(SPEC, Spec(function=b"f", name="f"))], [run])))
+        self.tell(FromClient(client, m.Submit(1, [(SPEC, ONE)], [run])))
 
     def run_one(self) -> None:
         client, seq, attempt = self.held.pop(0)

@@ -7,7 +7,7 @@ from taskmesh.core.events import FromClient, LinksLost, Requested
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Held, Run
 from tests.core.client_rig import delivery
-from tests.core.rig import HubRig, spec
+from tests.core.rig import ONE, HubRig, spec
 
 
 @pytest.fixture
@@ -150,8 +150,8 @@ def test_a_pool_that_comes_back_with_it_is_asked_in_its_new_session(rig):
 
 @pytest.mark.parametrize("claimed", [False, True])
 def test_after_a_restart_pools_have_their_time_to_come_back_with_it(rig, claimed):
-    again = Run(1, 0, [1], [b"x"], again=True)
-    rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [again])))
+    again = Run(ONE, 0, [1], [b"x"], again=True)
+    rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [again])))
     rig.tell(FromClient(1, m.Submit(2, [], [], unstarted=[1])))
     assert rig.state(1, 1) == "WAITING"
     rig.after(rig.config.lease - 1)

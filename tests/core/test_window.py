@@ -10,7 +10,7 @@ from taskmesh.core.hub.submission import LARGE
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.core.client_rig import Client
-from tests.core.rig import HubRig, spec
+from tests.core.rig import ONE, HubRig, spec
 
 WINDOW = 1000
 
@@ -141,6 +141,6 @@ def test_without_a_bound_there_is_no_window():
 def test_a_large_submit_is_acknowledged_at_once():
     rig = HubRig()
     rig.client(1)
-    rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [Run(1, 0, [1], [b"x" * LARGE])])))
+    rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [Run(ONE, 0, [1], [b"x" * LARGE])])))
 
     assert isinstance(rig.told[1][-1], m.Accepted)

@@ -24,9 +24,20 @@ class Adoption:
 
     # --- what pools list ----------------------------------------------------------------------------------
 
-    def take_inventory(self, lane: Lane, hello: Hello, former: Lane | None, now: float) -> None:
-        """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
+    def take_inventory(self, lane: Lane, hello: Hello, former: int, now: float) -> None:
+        """Moves what the pool still holds into the new session; what nobody waits for is stale there.
+
+        Of this hub it may have what its process was sent. Who was sent what by the hub before nobody knows:
+        until no client of that time is expected any more, a pool is believed what it could be sent as well.
+
+        Args:
+            lane: of the new session.
+            hello: lists it.
+            former: the session of the same process before, 0 if this hub knows of none.
+            now: the time.
+        """
         taken: list[TaskRecord] = []
+        is_believed = hello.epoch != self._hub.config.epoch and self._hub.unclaimed.is_young
         for held in hello.inventory:
             gone, unclaimed = [], []
             for seq in held.seqs:
@@ -34,7 +45,14 @@ class Adoption:
                 record = self._ledger.tasks.get(task)
                 if record is None and not self.is_over(held.client, seq):
                     unclaimed.append(seq)
-                elif record is not None and self.may_adopt(record, task, held, former):
+                elif (
+                    record is not None
+                    and self.may_adopt(record, task, held, former)
+                    and (
+                        (former and self._collector.was_given(record, task, held.attempt, former))
+                        or (is_believed and lane.serves(record.spec.route))
+                    )
+                ):
                     self.adopt(record, task, lane, held)
                     taken.append(record)
                 else:
@@ -53,18 +71,21 @@ class Adoption:
         return (account is not None and account.is_over(seq)) or self._hub.unclaimed.is_dropped(client, seq)
 
     @staticmethod
-    def may_adopt(record: TaskRecord, task: int, held: Attempt, former: Lane | None) -> bool:
+    def may_adopt(record: TaskRecord, task: int, held: Attempt, former: int = 0) -> bool:
         """Return True if a listed attempt is the newest known one and its failure has not been charged.
 
         Args:
-            task: the id under which the pool has it. former: the session in which it had it from this hub.
+            record: the task.
+            task: the id under which the pool has it.
+            held: the attempt.
+            former: the session in which its process had it from this hub, 0 if there is none.
         """
         if record.spec.needs_no_pool or record.spec.is_attachment:
             return False
         if record.state in (State.QUEUED, State.WAITING):
             number = held.attempt - handed_back(held)
             return number >= record.begun and not (record.has_failed and number <= record.extra.failed)
-        return former is not None and Collector.is_current(record, task, former.session, held.attempt)
+        return Collector.is_current(record, task, former, held.attempt)
 
     def adopt(self, record: TaskRecord, task: int, lane: Lane, held: Held | Holding) -> None:
         """A pool holds this attempt of the task already: it is this session's now, and not sent again.
@@ -101,8 +122,9 @@ class Adoption:
         holding = unclaimed.take(client_of(task), seq_of(task))
         if holding is None or record.state > State.RUNNING:
             return known
-        if not holding.dropped and self.may_adopt(record, task, holding, None):
-            lane = self._hub.lanes[holding.session]
+        lane = self._hub.lanes[holding.session]
+        may_have = not holding.dropped and lane.serves(record.spec.route)
+        if may_have and self.may_adopt(record, task, holding):
             self.adopt(record, task, lane, holding)
             lane.hold([record])
             return True
@@ -118,7 +140,7 @@ class Adoption:
             if isinstance(report, DoneRun):
                 self._collector.on_done(report, ANYBODY)
                 return True
-            if self.may_adopt(record, task, report, None):
+            if self.may_adopt(record, task, report):
                 self._collector.failed_before(record, report, now)
                 known = True
             else:

@@ -117,7 +117,7 @@ class Collector:
             self.duplicates += 1
             self._hub.unclaimed.reported(part)
             return
-        if not self._was_given(record, task, run.attempt, session):
+        if not self.was_given(record, task, run.attempt, session):
             self.strays += 1
             return
         self.release(record)
@@ -222,7 +222,7 @@ class Collector:
     def _user_of(self, task: int) -> str:
         return self._ledger.account(task >> SEQ_BITS).user
 
-    def _was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
+    def was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
         """Return True if the attempt was sent to this session, even if that session is over."""
         if session == ANYBODY or self.is_current(record, task, session, attempt):
             return True

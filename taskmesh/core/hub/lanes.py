@@ -133,11 +133,13 @@ class Lane(StateMachine[LaneState, LaneCause]):
         hello: The Hello that has asked for it.
         now: The time.
         user: User whose key the pool shows, empty where no keys are in use.
+        token: Token of the pool's process, empty likewise.
         beat: Seconds between two of its beats.
 
     Attributes:
         session: As given.
         user: As given.
+        token: As given.
         hello: As given, without what it lists.
         pool: Name of the pool.
         instance: Start of its process.
@@ -173,9 +175,19 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
     table = LANE_TRANSITIONS
 
-    def __init__(self, session: int, hello: Hello, now: float, user: str = "", *, beat: float = 1.0) -> None:
+    def __init__(
+        self,
+        session: int,
+        hello: Hello,
+        now: float,
+        user: str = "",
+        token: bytes = b"",
+        *,
+        beat: float = 1.0,
+    ) -> None:
         self.session = session
         self.user = user
+        self.token = token
         self.pool = hello.pool
         self.instance = hello.instance
         self.hello = hello

@@ -16,6 +16,7 @@ from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.journal_events import JournalEvents
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.letter_views import LetterViews
+from taskmesh.core.hub.owners import Owners
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.schedules import Schedules
@@ -78,6 +79,7 @@ class HubMachine:
             schedules=self.schedules,
         )
         self.letters = LetterViews(state.letters)
+        self.owners = Owners(state, self.pools, self.schedules)
         self.journal: JournalEvents | None = None
         if state.journal is not None:
             self.journal = JournalEvents(
@@ -101,9 +103,9 @@ class HubMachine:
         if gap > 0:
             state.now = now
         if isinstance(event, ev.FromPool):  # a class pattern that takes fields, or fails, takes longer
-            self._on_pool_message(event.message, event.user, now)
+            self._on_pool_message(event, now)
         elif isinstance(event, ev.FromClient):
-            self._on_client_message(event.client, event.message, event.user, now)
+            self._from_client(event, now)
         elif isinstance(event, ev.RareHubEvent):
             self._on_others(event, now)
         elif not isinstance(event, ev.Tick):
@@ -229,7 +231,8 @@ class HubMachine:
 
     # --- pools --------------------------------------------------------------------------------------------
 
-    def _on_pool_message(self, message: m.PoolMessage, user: str, now: float) -> None:
+    def _on_pool_message(self, event: ev.FromPool, now: float) -> None:
+        message = event.message
         if isinstance(message, m.Results):
             self._on_results(message, now)
             return
@@ -239,7 +242,11 @@ class HubMachine:
                 if notice is not None:
                     self._notify(notice)
             case m.Hello():
-                self.pools.on_hello(message, now, user)
+                refusal = self.owners.refusal_of_pool(message, event.user, event.token)
+                if refusal:
+                    self._refuse(event.user, refusal)
+                else:
+                    self.pools.on_hello(message, now, event.user, event.token)
             case m.Misrouted(pool=pool, session=session):
                 self.state.log("pool.misrouted", {"pool": pool, "session": session})
             case m.Bye() | m.PoolNeedSpec() | m.SlotGone():
@@ -303,6 +310,16 @@ class HubMachine:
 
     # --- clients ------------------------------------------------------------------------------------------
 
+    def _refuse(self, user: str, reason: str) -> None:
+        """Log that a message does not count. The sockets answer it, as only they know its link."""
+        self.state.log("message.refused", {"from": user, "error": reason})
+
+    def _from_client(self, event: ev.FromClient, now: float) -> None:
+        if self.owners.is_another_s(event.client, event.user):
+            self._refuse(event.user, "this client session belongs to another key")
+        else:
+            self._on_client_message(event.client, event.message, event.user, now)
+
     def _on_client_message(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
         if isinstance(message, m.ClientHello):
             self.clients.on_hello(message, now, user)
@@ -340,10 +357,8 @@ class HubMachine:
                 answer = self.letters.obey(request) or self.views.obey(request, now)
             case m.Fulfil():
                 answer = self.promises.on_fulfil(client, request, now)
-            case m.PutSchedule(number=number, declaration=declaration):
-                answer = m.Answer(number, None, self.schedules.declare(declaration, user))
-            case m.DropSchedule(number=number, name=name):
-                answer = m.Answer(number, self.schedules.remove(name, "a program asked for it"))
+            case m.PutSchedule() | m.DropSchedule():
+                answer = self._on_schedule(request, user)
             case _:
                 assert_never(request)
         if answer is None or not answer.number:
@@ -353,6 +368,13 @@ class HubMachine:
             self.state.send(client, answer)
         else:
             self.journal.answer(client, answer)
+
+    def _on_schedule(self, request: m.PutSchedule | m.DropSchedule, user: str) -> m.Answer:
+        if refusal := self.owners.refusal(request, user):
+            return m.Answer(request.number, None, refusal)
+        if isinstance(request, m.PutSchedule):
+            return m.Answer(request.number, None, self.schedules.declare(request.declaration, user))
+        return m.Answer(request.number, self.schedules.remove(request.name, "a program asked for it"))
 
     def _on_client_beat(self, session: ClientSession, beat: m.ClientBeat) -> None:
         """A client lives; it is to say hello if it waits for an earlier hub."""

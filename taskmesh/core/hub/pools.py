@@ -36,6 +36,8 @@ NO_LANE = (
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
 MOST_WAITING = 1000
 """Pools that wait for a name in use; with more, all of them wait anew."""
+MOST_FORMER = 1000
+"""Processes of which the last session is remembered: what they were given in it they may go on with."""
 MOST_DESIRED = 1000
 """Pools that are waited for: most come back within minutes, or never."""
 
@@ -94,6 +96,7 @@ class PoolSessions:
         self._desired = DesiredStates()
         self._sessions = 0
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
+        self._former: dict[tuple[str, int], tuple[str, bytes, int]] = {}
 
     def have_work(self, user: str) -> bool:
         """Return True if pools that show this key have any task."""
@@ -104,11 +107,11 @@ class PoolSessions:
 
     # --- joining ------------------------------------------------------------------------------------------
 
-    def on_hello(self, hello: m.Hello, now: float, user: str = "") -> None:
+    def on_hello(self, hello: m.Hello, now: float, user: str = "", token: bytes = b"") -> None:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
         odd = difference(self._config.versions, hello)
         current = self.lane_of(hello.pool)
-        if not self._may_join(hello, odd, current, now):
+        if not self._may_join(hello, odd, current, now, user):
             return
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
         if instance == hello.instance:
@@ -121,14 +124,17 @@ class PoolSessions:
         if len(self._hellos) > NAMES_KEPT:
             self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
         self._sessions += 1
-        lane = Lane(self._sessions, hello, now, user, beat=self._config.beat_of(len(self._hub.lanes) + 1))
+        beat = self._config.beat_of(len(self._hub.lanes) + 1)
+        lane = Lane(self._sessions, hello, now, user, token, beat=beat)
         self._hub.open_lane(lane)
         self._by_pool[hello.pool] = lane.session
         if odd and lane.warning != odd:
             self._hub.log("pool.versions", {"pool": lane.pool, "warning": odd})
         lane.warning = odd
-        self._survived(lane)
-        self._adoption.take_inventory(lane, hello, current, now)
+        former = self._former_session(lane, current)
+        if former:
+            self._survived(lane)
+        self._adoption.take_inventory(lane, hello, former, now)
         if hello.epoch not in (0, self._config.epoch):
             self._hub.recovery.heard(now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
@@ -139,7 +145,14 @@ class PoolSessions:
         self._hub.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self._hub.log("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
 
-    def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
+    def _former_session(self, lane: Lane, current: Lane | None) -> int:
+        """Return the session that the process of a new one has had before, 0 if there is none here."""
+        if current is not None and current.instance == lane.instance:
+            return current.session
+        user, token, session = self._former.pop((lane.pool, lane.instance), ("", b"", 0))
+        return session if (user, token) == (lane.user, lane.token) else 0
+
+    def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float, user: str) -> bool:
         """Return True if a pool may have a session; otherwise answer it with the reason."""
         config = self._config
         if hello.protocol != m.PROTOCOL:
@@ -149,7 +162,11 @@ class PoolSessions:
             self._refuse(hello, odd)
         elif (count := sum(len(held.seqs) for held in hello.inventory)) > most_held(hello.slots):
             self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
-        elif current is not None and current.instance != hello.instance and current.lost_at is None:
+        elif (
+            current is not None
+            and current.instance != hello.instance
+            and (current.lost_at is None or current.user != user)
+        ):
             self._name_in_use(current, hello, now)
         elif current is None and len(self._hub.lanes) >= config.max_pools:
             self._note(
@@ -370,6 +387,9 @@ class PoolSessions:
             else:
                 self._collector.not_started(record)
         self._hub.end_lane(lane)
+        self._former[lane.pool, lane.instance] = lane.user, lane.token, lane.session
+        if len(self._former) > MOST_FORMER:
+            del self._former[next(iter(self._former))]
         self._hub.unclaimed.session_over(lane.session)
         self._hub.out.append(CloseLane(lane.session))
         return len(held)

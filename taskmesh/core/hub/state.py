@@ -45,6 +45,10 @@ class House:
         self._is_known = False
         self._seq = 0 if journal is None else epoch << EPOCH_BITS
 
+    def is_own(self, client: int) -> bool:
+        """Return True if this is no client that somebody else could be."""
+        return client == self.client
+
     def draw(self) -> int:
         """Return the counter of the next task."""
         self._seq += 1

@@ -25,6 +25,7 @@ from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import ACK_DELAY
+from taskmesh.core.specs import spec_number
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.limit_rules import text_of
@@ -258,14 +259,15 @@ class Submissions:
     def _missing_specs(self, submit: m.Submit) -> set[int]:
         """Take in the specs of its tasks that a Submit brings; return the numbers of those that they lack.
 
-        A spec that comes without a task is passed over: it would count as nobody's.
+        A spec that comes without a task is passed over: it would count as nobody's. It is found by its number
+        from then on, whoever has brought it, so the number is compared with the spec.
         """
         specs = self._hub.specs
         missing = {run.spec for run in submit.runs if run.spec not in specs}
         limited: dict[str, str] = {}
         rules: list[LimitRule] = []
         for number, spec in submit.specs if missing else ():
-            if number in missing:
+            if number in missing and number == spec_number(spec):
                 missing.discard(number)
                 specs[number] = SpecEntry(number, spec)
                 rules += spec.limits

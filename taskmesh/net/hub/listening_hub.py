@@ -157,6 +157,7 @@ class ListeningHub:
         if private:
             self.private.address()
         self.machine = HubMachine(settings, monotonic())
+        sockets.is_another_s = self.machine.owners.is_another_s
         links = OwnLinks(sockets, self.private, own)
         shell = HubShell(self.machine, links, self.events, journal)
         refused = sockets.peer_errors.add

@@ -80,6 +80,7 @@ class HubSockets:
         listeners: the bound sockets.
         peer_errors: counts and logs errors of peers.
         is_taken: tells of a client's id that somebody has who does not come by these sockets.
+        is_another_s: tells of a client's id, and a user, that it is not this user's.
     """
 
     def __init__(
@@ -107,9 +108,11 @@ class HubSockets:
         self._lanes: dict[int, LaneLink] = {}
         self._identities: dict[int, bytes] = {}
         self._clients: dict[bytes, int] = {}
+        self._users: dict[int, str] = {}  # of those that have a link
         self._subscriptions = Subscriptions(max_pools)
         self.peer_errors = peer_errors or PeerErrors(record)
         self.is_taken: Callable[[int], bool] = lambda client: False
+        self.is_another_s: Callable[[int, str], bool] = lambda client, user: False
         self._sweep_at = 0.0
         self._zap_handler = zap_handler
         self._rights: Authorization | None = None
@@ -196,6 +199,7 @@ class HubSockets:
             self._events.append(ClientGone(client))
 
     def _forget_client(self, client: int) -> None:
+        self._users.pop(client, None)
         if (identity := self._identities.pop(client, None)) is not None:
             self._clients.pop(identity, None)
             self._assembler.forget(identity)
@@ -298,6 +302,12 @@ class HubSockets:
             if self.is_taken(message.client):
                 self._reply(identity, m.ClientRefused("this client session belongs to another process"))
                 return 0
+            linked = self._users.get(message.client, user)
+            if linked != user or self.is_another_s(message.client, user):
+                error = NotAllowed("this client session belongs to another key")
+                self._refuse(user or "client", error)
+                self._reply(identity, m.ClientRefused(str(error)))
+                return 0
             former = self._clients.get(identity, message.client)
             if former != message.client:  # a link has one session, or one peer could open any number
                 self._forget_client(former)
@@ -305,6 +315,7 @@ class HubSockets:
             self._forget_client(message.client)
             self._identities[message.client] = identity
             self._clients[identity] = message.client
+            self._users[message.client] = user
         client = self._clients.get(identity)
         if client is None:  # it believes that this hub, which was started anew, knows it
             self._reply(identity, m.ClientRefused())
@@ -342,7 +353,7 @@ class HubSockets:
                 return
             message = from_pool.decode(whole)
             if rights is None or self._check_pool(rights, sender, message):
-                self._events.append(FromPool(message, user))
+                self._events.append(FromPool(message, user, sender.token))
         except RemoteProtocolError as error:
             self._refuse(user or "pool", error)
             if isinstance(error, NoRoom):
@@ -425,7 +436,7 @@ class HubSockets:
         """
         if self._rights is None:
             return
-        clients = self._rights.clients_of(users)
+        clients = [client for client, user in self._users.items() if user in users]
         for client in clients:
             self._forget_client(client)
             self._events.append(ClientGone(client))

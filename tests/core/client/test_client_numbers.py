@@ -12,7 +12,7 @@ from taskmesh.core.hub.interval_set import COST
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.core.client_rig import Client
-from tests.core.rig import EPOCH, HubRig, spec
+from tests.core.rig import EPOCH, ONE, HubRig, spec
 
 
 def test_what_was_given_up_on_a_link_that_was_lost_is_told_over_the_next():
@@ -59,16 +59,16 @@ def test_who_has_left_so_many_numbers_out_submits_no_more():
     rig = HubRig(client_max_bytes=50_000)
     session = rig.join(slots=500)
     rig.client()
-    rig.tell(ev.FromClient(1, m.Submit(1, [(1, spec())], [Run(1, 0, [9], [b"x" * 60_000])])))
-    rig.tell(ev.FromClient(1, m.Submit(2, [], [Run(1, 0, [10], [b"x"])])))
+    rig.tell(ev.FromClient(1, m.Submit(1, [(ONE, spec())], [Run(ONE, 0, [9], [b"x" * 60_000])])))
+    rig.tell(ev.FromClient(1, m.Submit(2, [], [Run(ONE, 0, [10], [b"x"])])))
     assert rig.told[1][-1] == m.Busy(2, 0.05), "the cap in bytes, for comparison"
     rig.report(session, done=((1, 9, 1),))
 
     far = list(range(10**6, 401 * 10**6, 10**6))
-    rig.tell(ev.FromClient(1, m.Submit(2, [], [Run(1, 0, far, [b"x"] * 400)])))
+    rig.tell(ev.FromClient(1, m.Submit(2, [], [Run(ONE, 0, far, [b"x"] * 400)])))
     rig.report(session, done=tuple((1, seq, 1) for seq in far))
     rig.told[1].clear()
-    rig.tell(ev.FromClient(1, m.Submit(3, [], [Run(1, 0, [10], [b"x"])])))
+    rig.tell(ev.FromClient(1, m.Submit(3, [], [Run(ONE, 0, [10], [b"x"])])))
 
     assert rig.told[1][-1] == m.Busy(3, 0.05)
     assert rig.hub.state.clients[1].submitted == 2

@@ -26,12 +26,12 @@ def letters(rig: HubRig) -> dict:
     return rig.hub.state.letters.letters
 
 
-def ask(rig: HubRig, verb: str, target: str = "", user: str = "") -> m.Answer:
-    number = 1000 + len(rig.told[1])
+def ask(rig: HubRig, verb: str, target: str = "", client: int = 1) -> m.Answer:
+    number = 1000 + len(rig.told[client])
     query = m.Query(number, verb, target, 100) if verb != "dead-purge" else None
-    rig.tell(ev.FromClient(1, query or m.Command(number, verb, target), user))
+    rig.tell(ev.FromClient(client, query or m.Command(number, verb, target)))
     rig.write()
-    [found] = [said for said in rig.told[1] if isinstance(said, m.Answer) and said.number == number]
+    [found] = [said for said in rig.told[client] if isinstance(said, m.Answer) and said.number == number]
     return found
 
 
@@ -54,15 +54,17 @@ def test_a_detached_task_that_fails_is_a_letter_with_its_last_failure(rig):
     assert (told["attempts"], told["text"]) == (2, "bad")
 
 
-def test_its_call_is_told_as_it_was_to_the_user_whose_task_it_was(rig):
+def test_its_call_is_told_as_it_was_to_the_user_whose_task_it_was():
+    rig = HubRig()
+    for client, user in ((1, "client:ann"), (2, "client:bob")):
+        rig.tell(ev.FromClient(client, m.ClientHello(client, 0), user))
     session = rig.join()
-    rig.hub.state.ledger.account(1).user = "client:ann"
     (seq,) = rig.submit(one=DETACHED, key="k")
     fail_all(rig, session)
     letter = text_of(task_id(1, seq))
 
-    told = ask(rig, "dead-call", letter, "client:ann")
-    other = ask(rig, "dead-call", letter, "client:bob")
+    told = ask(rig, "dead-call", letter)
+    other = ask(rig, "dead-call", letter, client=2)
 
     assert (told.value, told.specs) == (letter, [DETACHED])
     assert [(run.seqs, run.payloads, run.key) for run in told.runs] == [([seq], [b"x" * 8], "k")]

@@ -7,7 +7,7 @@ from taskmesh.core.hub import pools
 from taskmesh.core.hub.lanes import LaneState
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Held, Progress, Run
-from tests.core.rig import EPOCH, HubRig, spec
+from tests.core.rig import EPOCH, ONE, HubRig, spec
 
 
 @pytest.fixture
@@ -268,8 +268,8 @@ class TestSilence:
     def test_a_large_message_under_way_is_not_a_lost_one(self, rig):
         """On a slow link it was never there in time, and every new session began with it anew."""
         session = rig.join(slots=1)
-        run = Run(1, 0, [1], [bytes(2 << 20)])
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
+        run = Run(ONE, 0, [1], [bytes(2 << 20)])
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [run])))
         for _ in range(20):
             rig.now += 0.9
             rig.tell(FromPool(m.Beat(EPOCH, session, "p", 0, 0, 0, [])))
@@ -396,8 +396,8 @@ class TestRestartedHub:
         rig.client()
         rig.report(3, done=((1, 1, 1), (1, 2, 1)), epoch=EPOCH - 1)
         for number, seq in enumerate((1, 2), start=1):
-            run = Run(1, 0, [seq], [b"x"], again=True)
-            rig.tell(FromClient(1, m.Submit(number, [(1, spec())], [run])))
+            run = Run(ONE, 0, [seq], [b"x"], again=True)
+            rig.tell(FromClient(1, m.Submit(number, [(ONE, spec())], [run])))
 
         assert rig.outcomes() == {1: "done"}, "the other is run again"
 
@@ -412,8 +412,8 @@ class TestRestartedHub:
         assert rig.held[session] == [(1, 1, 1)]
 
     def again(self, rig: HubRig, seq: int) -> None:
-        run = Run(1, 0, [seq], [b"x"], again=True)
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
+        run = Run(ONE, 0, [seq], [b"x"], again=True)
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [run])))
 
 
 def test_a_hub_lets_in_no_more_pools_than_it_may_have_and_one_more_when_one_has_left():

@@ -8,7 +8,7 @@ from taskmesh.core.events import FromClient, FromPool
 from taskmesh.core.hub import recovery
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
-from tests.core.rig import EPOCH, HubRig, spec
+from tests.core.rig import EPOCH, ONE, HubRig, spec
 
 FORMER = EPOCH - 1
 QUIET = 2.0
@@ -17,8 +17,8 @@ LEASE = 10.0
 
 def again(rig: HubRig, count: int = 1) -> None:
     seqs = list(range(1, count + 1))
-    run = Run(1, 0, seqs, [b"x"] * count, again=True)
-    rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
+    run = Run(ONE, 0, seqs, [b"x"] * count, again=True)
+    rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [run])))
 
 
 @pytest.fixture
@@ -167,8 +167,8 @@ def test_a_million_that_wait_are_queued_in_portions():
     count = 100_000
     rig.client()
     hub = rig.hub
-    run = Run(1, 0, list(range(1, count + 1)), [b"x"] * count, again=True)
-    hub.handle(FromClient(1, m.Submit(1, [(1, spec())], [run])), rig.now)
+    run = Run(ONE, 0, list(range(1, count + 1)), [b"x"] * count, again=True)
+    hub.handle(FromClient(1, m.Submit(1, [(ONE, spec())], [run])), rig.now)
     hello = m.Hello("p", 1, 1, 2, ["default"], [], FORMER, 0, [])
     hub.handle(FromPool(hello), rig.now)
     rig.beat(next(iter(hub.state.lanes)), "p")

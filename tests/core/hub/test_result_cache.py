@@ -11,7 +11,7 @@ from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import task_id
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Run
-from tests.core.rig import HubRig, spec
+from tests.core.rig import HubRig, number_of, spec
 
 LASTING = {"keep": 60.0}
 
@@ -121,11 +121,11 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
     session = rig.join()
     (first,) = rig.submit(1, one=spec(**LASTING), key="k")
     rig.report(session, done=((1, first, 1),))
-    run = Run(1, 0, [9], [b"x"], "k")
     one = spec(**LASTING)
+    specs, run = [(number_of(one), one)], Run(number_of(one), 0, [9], [b"x"], "k")
 
     for number in (1, 2):
-        rig.hub.submissions.on_submit(rig.hub.state.clients[2], m.Submit(number, [(1, one)], [run]), rig.now)
+        rig.hub.submissions.on_submit(rig.hub.state.clients[2], m.Submit(number, specs, [run]), rig.now)
 
     assert rig.hub.state.ledger.finished == 2
 

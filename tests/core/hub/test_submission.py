@@ -6,7 +6,7 @@ from taskmesh.core.events import ClientGone, FromClient
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
-from tests.core.rig import EPOCH, HubRig, spec
+from tests.core.rig import EPOCH, ONE, HubRig, spec
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def accepted(rig: HubRig) -> list[int]:
 
 
 def submit(rig: HubRig, number: int, seq: int, **more: object) -> None:
-    fields = {"specs": [(1, spec())], "runs": [Run(1, 0, [seq], [b"x"])], **more}
+    fields = {"specs": [(ONE, spec())], "runs": [Run(ONE, 0, [seq], [b"x"])], **more}
     rig.tell(FromClient(1, m.Submit(number, **fields)))
 
 
@@ -62,7 +62,7 @@ class TestSubmit:
 
     def test_without_its_spec_it_is_asked_for(self, rig):
         submit(rig, 1, 1, specs=[])
-        assert said(rig, m.NeedSpec)[-1].specs == [1]
+        assert said(rig, m.NeedSpec)[-1].specs == [ONE]
 
         submit(rig, 1, 1)
         assert accepted(rig)[-1] == 1
@@ -77,8 +77,8 @@ class TestSubmit:
     @pytest.mark.parametrize("batches", [[[1], [1]], [[1, 2], [2, 3]], [[2, 1], [1, 2]]])
     def test_numbers_in_two_runs_of_a_message_are_one_task_each(self, rig, batches, key, again):
         """A stranger's; what has a number twice in one run does not even decode."""
-        runs = [Run(1, 0, seqs, [b"x"] * len(seqs), key, again) for seqs in batches]
-        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], runs)))
+        runs = [Run(ONE, 0, seqs, [b"x"] * len(seqs), key, again) for seqs in batches]
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], runs)))
         submit(rig, 2, 1)
 
         assert accepted(rig)[-1] == 2
@@ -149,7 +149,7 @@ class TestCaps:
         rig = HubRig(client_max_tasks=3)
         session = rig.join(slots=4)
         rig.client()
-        submit(rig, 1, 1, runs=[Run(1, 0, [1, 2, 3], [b""] * 3)])
+        submit(rig, 1, 1, runs=[Run(ONE, 0, [1, 2, 3], [b""] * 3)])
         submit(rig, 2, 4)
         assert said(rig, m.Busy)[-1].number == 2
 
@@ -160,7 +160,7 @@ class TestCaps:
     def test_beyond_the_ledgers_bytes_too(self):
         rig = HubRig(max_bytes=10)
         rig.client()
-        submit(rig, 1, 1, runs=[Run(1, 0, [1], [b"x" * 10])])
+        submit(rig, 1, 1, runs=[Run(ONE, 0, [1], [b"x" * 10])])
         submit(rig, 2, 2)
 
         assert said(rig, m.Busy)[-1].number == 2
@@ -168,7 +168,7 @@ class TestCaps:
     def test_one_that_is_larger_than_the_cap_is_taken_when_nothing_else_is_there(self):
         rig = HubRig(max_bytes=10)
         rig.client()
-        submit(rig, 1, 1, runs=[Run(1, 0, [1], [b"x" * 50])])
+        submit(rig, 1, 1, runs=[Run(ONE, 0, [1], [b"x" * 50])])
 
         assert accepted(rig)[-1] == 1
 

@@ -5,9 +5,9 @@ import pytest
 from taskmesh.core.events import ClientGone, FromClient, FromPool
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
-from tests.core.rig import EPOCH, HubRig, spec
+from tests.core.rig import EPOCH, ONE, HubRig, spec
 
-AGAIN = Run(1, 0, [1], [b"x"], again=True)
+AGAIN = Run(ONE, 0, [1], [b"x"], again=True)
 HELD = [Held(1, 1, [1, 2, 3]), Held(1, 4, [4]), Held(2, 1, [1])]
 
 
@@ -19,7 +19,7 @@ def rig() -> HubRig:
 def come_back(rig: HubRig, *, whole: bool = True) -> None:
     """A client submits its first task again; that is all that it waits for."""
     rig.client()
-    rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
+    rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [AGAIN])))
     if whole:
         rig.tell(FromClient(1, m.Submit(2, [], [], whole=True)))
 
