@@ -15,7 +15,7 @@ import msgspec
 from taskmesh.pool import messages
 from taskmesh.pool.channel import Inbound, Outbound, pack
 from taskmesh.system.clock import monotonic
-from taskmesh.system.process import interpreter_command, start_in_session
+from taskmesh.system.process import hashing_alike, interpreter_command, start_in_session
 from taskmesh.system.selector import CallbackSelector
 from taskmesh.system.session import end_session, open_process
 
@@ -65,8 +65,8 @@ class ForkServerClient:
                     "__import__('gc').disable(); "  # until all is loaded
                     f"__import__({_FORK_SERVER!r}, fromlist=['main']).main{arguments!r}"
                 )
-                command = interpreter_command(code, f"taskmesh:{name}", sys_path)
-                self._process = start_in_session(command, [theirs.fileno()])
+                command, environment = hashing_alike(interpreter_command(code, f"taskmesh:{name}", sys_path))
+                self._process = start_in_session(command, [theirs.fileno()], environment)
         except BaseException:
             self.sock.close()
             raise

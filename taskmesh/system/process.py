@@ -12,8 +12,9 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from taskmesh.errors import TaskMeshError
 
@@ -82,19 +83,43 @@ def interpreter_command(code: str, name: str, path: Sequence[object]) -> list[st
     return [sys.executable, *options, "-c", prepare + code, name, *importable(path)]
 
 
-def start_in_session(command: Sequence[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+def hashing_alike(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and environment of an interpreter that hashes text as all slots do.
+
+    Tasks of one job run in several pools: `hash(text)` and the order of a set have to be the same in all of
+    them. The seed is a variable of the environment, so an interpreter that was told to ignore it (`-E`, `-I`)
+    gets one without Python's other variables.
+    """
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not (sys.flags.ignore_environment and name.startswith("PYTHON"))
+    }
+    alike = {"-E": [], "-I": ["-s", "-P"]}
+    end = command.index("-c")
+    options = [option for given in command[1:end] for option in alike.get(given, [given])]
+    return [command[0], *options, *command[end:]], {**environment, "PYTHONHASHSEED": "0"}
+
+
+def start_in_session(
+    command: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a program with these descriptors, in a session of its own: a terminal's Ctrl-C must not reach it.
 
     In a sandbox without setsid it stays in our session. Then processes that it starts may outlive it.
 
+    Args:
+        command: its command line.
+        descriptors: those that it inherits.
+        environment: its environment; None for this process's.
+
     Raises:
         OSError: no process can be had.
     """
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": descriptors, "env": environment}
     try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=descriptors, start_new_session=True
-        )
+        return subprocess.Popen(command, start_new_session=True, **options)
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.ENOSYS}:
             raise
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors)
+        return subprocess.Popen(command, **options)

@@ -311,6 +311,37 @@ def test_clean_end_says_nothing(processes, timeout):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+_HASH = """
+    import sys
+    sys.path[:] = {path!r}
+    from tests.pool.driver import Driver
+    with Driver() as driver:
+        driver.start(0)
+        print(driver.result(0, driver.call(0, hash, ("text",))[0]))
+"""
+
+
+@pytest.mark.usefixtures("processes")
+def test_text_hashes_alike_in_all_slots_whatever_their_program_was_told():
+    """Spark's and other jobs bucket and sample by hash(), in several pools."""
+    code = textwrap.dedent(_HASH).format(path=sys.path)
+    told = {
+        subprocess.run(
+            [sys.executable, *options, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+        for options, seed in (((), "random"), ((), "7"), (["-E"], "7"), (["-I"], "7"))
+    }
+
+    assert len(told) == 1
+    alone = [sys.executable, "-c", "print(hash('text'))"]
+    assert {subprocess.check_output(alone, env={"PYTHONHASHSEED": "0"}, text=True)} == told
+
+
 def test_events_of_restarted_slots_are_their_own(driver):
     for _ in range(5):
         driver.values.clear()

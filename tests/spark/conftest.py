@@ -52,6 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.eventLog.rolling.enabled", "false")
         .config("spark.eventLog.compress", "false")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.executorEnv.MODEL_NAME", "small")
+        .config("spark.executorEnv.HOME", "/of/executors")
         .getOrCreate()
     )
     os.environ.clear()
@@ -91,6 +93,12 @@ def mesh(address: str) -> Any:
     from taskmesh.spark import MeshSpark
 
     return MeshSpark(address)
+
+
+@pytest.fixture(params=["mesh", "local"])
+def bridge(request: pytest.FixtureRequest, mesh: Any) -> Any:
+    """The bridge, and one inside of Spark's workers."""
+    return mesh if request.param == "mesh" else mesh.local()
 
 
 class Mesh:

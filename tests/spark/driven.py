@@ -1,5 +1,6 @@
 """The jobs that tests have other drivers run. Functions of this module that pools call travel by value."""
 
+import operator
 import sys
 import threading
 from pathlib import Path
@@ -154,3 +155,22 @@ def grouped(spark: Any, address: str) -> int:
     """A grouped map on the mesh."""
     groups = MeshSpark(address).group(spark.range(3), "id")
     return len(groups.apply_in_arrow(lambda table: table, "id long").collect())
+
+
+def crowded(spark: Any, address: str, slots: int) -> int:
+    """Rows through three steps of one stage, all on the mesh, of which the last one has tasks of its own."""
+    bridge = MeshSpark(address, window=1)
+    rows = 5 * slots
+    parsed = bridge.offload(functions.udf(lambda number: number + 1, "long"))
+    first = spark.range(0, rows, numPartitions=slots).select(parsed("id").alias("id"))
+    second = bridge.map_in_pandas(first, lambda frames: (frame + 1 for frame in frames), "id long")
+
+    def with_children(batches: Any) -> Any:
+        from taskmesh import task
+
+        for batch in batches:
+            children = [task(operator.add).submit(number, 1) for number in batch["id"].to_pylist()]
+            yield pa.record_batch({"id": pa.array([child.result() for child in children], pa.int64())})
+
+    third = bridge.map_in_arrow(second, with_children, "id long")
+    return int(third.selectExpr("sum(id)").first()[0]) - sum(range(rows)) - 3 * rows

@@ -5,7 +5,6 @@ import operator
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,25 +20,17 @@ from pyspark.sql.types import LongType, StringType
 from pyspark.sql.udf import UserDefinedFunction
 
 from taskmesh import Mesh, current_task, task
-from taskmesh.errors import ConfigError, FunctionUnavailable, TaskMeshError
+from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.spark import MeshSpark
-from taskmesh.spark.evaluation import evaluation
-from taskmesh.spark.evaluation.evaluation import running
-from taskmesh.spark.evaluation.piece import EvaluationContext
 from tests.harness.cluster import Cluster
 from tests.harness.keys import Ring
 from tests.harness.program import ROOT
 from tests.harness.waiting import wait_until
-from tests.spark.drivers import settled
+from tests.spark.drivers import JOB_S, driving, settled
 from tests.spark.forms import FORMS
 from tests.spark.jobs import Job, Journal, failure, left, note, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(params=["mesh", "local"])
-def bridge(request, mesh):
-    return mesh if request.param == "mesh" else mesh.local()
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -133,12 +124,19 @@ def test_methods_of_the_bridge_for_partitions_and_groups(spark, bridge):
     assert sorted(values(pairs)) == [(601,), (701,), (701,)]
 
 
-def test_a_barrier_stage_runs_as_one(spark, mesh):
+def test_a_barrier_stage_is_refused_by_the_method_and_by_spark_s_worker(spark, mesh):
     df = spark.range(0, 20, numPartitions=2)
+    marked = df.mapInArrow(mesh.offload(_same_batches), "id long", barrier=True)
 
-    found = mesh.map_in_arrow(df, lambda batches: batches, "id long", barrier=True)
+    with pytest.raises(ConfigError, match="barrier=True starts all tasks of a stage together"):
+        mesh.map_in_pandas(df, _same_batches, "id long", barrier=True)
+    assert "barrier=True starts all tasks of a stage together" in failure(marked.collect)
+    in_spark = mesh.local().map_in_arrow(df, _same_batches, "id long", barrier=True)
+    assert values(in_spark) == [(number,) for number in range(20)]
 
-    assert values(found) == [(number,) for number in range(20)]
+
+def _same_batches(batches):
+    return batches
 
 
 def _first_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -260,6 +258,17 @@ def test_what_pools_cannot_add_to_is_refused_beside_an_offloaded_function_too(sp
     assert "adds takes an accumulator along, and what pools add" in failure(both.collect)
 
 
+def test_a_broadcast_variable_is_refused_where_a_setting_offloads_the_function(spark, address, conf):
+    table = spark.sparkContext.broadcast({1: 2})
+    conf["spark.taskmesh.address"] = address
+    conf["spark.taskmesh.offload"] = "*"
+    looked_up = F.udf(lambda number: table.value[number], "long")
+
+    assert "takes a broadcast variable along, which only Spark's" in failure(
+        spark.range(1).select(looked_up("id")).collect
+    )
+
+
 @pytest.mark.parametrize("thing", ["where", 7, str])
 def test_only_functions_are_offloaded(mesh, thing):
     with pytest.raises(ConfigError, match=r"offload\(\) takes a function, or the result of udf\(\)"):
@@ -295,74 +304,6 @@ def test_functions_with_state_in_spark_s_store_are_refused(spark, mesh, tmp_path
             query.awaitTermination(60)
     finally:
         query.stop()
-
-
-def test_a_function_sees_its_spark_task(spark, bridge):
-    @F.udf("string")
-    def place(_):
-        from pyspark import TaskContext
-
-        found: Any = TaskContext.get()
-        return f"{found.partitionId()} {found.attemptNumber()} {found.stageId() >= 0} {found.cpuAmount()}"
-
-    df = spark.range(0, 4, numPartitions=2)
-
-    assert [row[0] for row in df.select(bridge.offload(place)("id")).collect()] == ["0 0 True 1"] * 2 + [
-        "1 0 True 1"
-    ] * 2
-
-
-def test_a_function_that_asks_its_spark_task_for_more_finds_nothing(spark, mesh):
-    @F.udf("string")
-    def more(_):
-        from pyspark import TaskContext
-
-        found: Any = TaskContext.get()
-        return f"{found.getLocalProperty('user')} {found.resources()}"
-
-    assert spark.range(1).select(mesh.offload(more)("id")).first()[0] == "None {}"
-
-
-def _seen_and_given(at):
-    return str(at), at
-
-
-@pytest.mark.parametrize("has_arrow", [True, False])
-def test_times_are_those_of_spark_s_workers_whatever_zone_a_pool_is_in(spark, own_mesh, has_arrow):
-    own_mesh.programs.worker(own_mesh.address, TZ="Asia/Kolkata")
-    both = F.udf(_seen_and_given, "seen string, given timestamp", useArrow=has_arrow)
-    df = spark.sql("select timestamp'2024-03-10 01:30:00' as at")
-
-    expected = df.select(both("at")).collect()
-
-    assert df.select(MeshSpark(own_mesh.address).offload(both)("at")).collect() == expected
-
-
-def test_a_zone_that_a_pool_does_not_know_is_named():
-    before = time.tzname
-    context = EvaluationContext(zone="Mars/Olympus", zone_offsets=(0, -3600))  # as London's
-
-    told = "does not know Mars/Olympus, the time zone of Spark"
-    with pytest.raises(FunctionUnavailable, match=told), running(context):
-        pass
-
-    assert time.tzname == before
-
-
-def test_the_zone_of_a_host_without_a_link_is_found(monkeypatch, tmp_path):
-    monkeypatch.delenv("TZ", raising=False)
-    for name, content, found in (("none", None, "UTC0"), ("file", b"TZif2...\nIST-5:30\n", "IST-5:30")):
-        path = tmp_path / name
-        if content:
-            path.write_bytes(content)
-        monkeypatch.setattr(evaluation, "LOCALTIME", path)
-        assert evaluation.local_zone() == found
-    link = tmp_path / "link"
-    link.symlink_to("/usr/share/zoneinfo/Asia/Kolkata")
-    monkeypatch.setattr(evaluation, "LOCALTIME", link)
-    assert evaluation.local_zone() == "Asia/Kolkata"
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert evaluation.local_zone() == "Asia/Tokyo"
 
 
 @pytest.mark.parametrize(
@@ -527,6 +468,23 @@ def test_many_streams_of_one_stage_leave_the_only_slot_to_what_they_wait_for(spa
     found = [row[0] for row in Job(spark, df.select(plus_one("id")).collect).result()]
 
     assert found == [number + 2 for number in range(ROWS)]
+
+
+@pytest.fixture
+def crowd(tmp_path):
+    """A driver with six slots."""
+    settings = {"master": "local[6]", "spark.python.daemon.module": "taskmesh.spark.daemon"}
+    with driving(tmp_path, settings) as driver:
+        yield driver
+
+
+def test_three_steps_of_two_jobs_with_nested_tasks_end_on_the_only_slot(own_mesh, crowd):
+    """Streams waited in all places of the pool for rows whose tasks were queued behind them."""
+    own_mesh.pool("one")
+
+    jobs = [crowd.start("crowded", address=own_mesh.address, slots=6) for _ in range(2)]
+
+    assert [job.result(JOB_S) for job in jobs] == [0, 0]
 
 
 def _plus_one_slowly(number):

@@ -7,11 +7,12 @@ Python workers call it; here a slot does. So the slot needs PySpark, of the mino
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from taskmesh.errors import FunctionUnavailable
+from taskmesh.errors import ConfigError, FunctionUnavailable
 from taskmesh.pool.coroutines import runnable
 from taskmesh.serialize.code import load_function
 from taskmesh.shm.files import Buffer
@@ -63,7 +64,7 @@ class Evaluation:
 
 @contextmanager
 def running(context: EvaluationContext) -> Iterator[None]:
-    """Let the functions see the Spark task as their `TaskContext`, and be in its time zone.
+    """Let the functions see the Spark task as their `TaskContext`, and be in its environment and time zone.
 
     Raises:
         FunctionUnavailable: the time zone is not known here.
@@ -82,10 +83,47 @@ def running(context: EvaluationContext) -> Iterator[None]:
         )
     )
     try:
-        with _in_zone(context):
+        with _environment(context.environment), _in_zone(context):
             yield
     finally:
         spark_context._setTaskContext(None)
+
+
+class _NoFiles(os.PathLike[str]):
+    """Stands in for the directory of Spark's files."""
+
+    def __fspath__(self) -> str:
+        raise ConfigError(
+            "files that addFile() or addArtifact() brings to Spark's executors do not come to pools. Read "
+            "one outside of the function and let it take the content along, or put it into the pools' image"
+        )
+
+
+def _refuse_files() -> None:
+    with contextlib.suppress(ImportError):  # `pyspark-client` has no SparkFiles
+        files: Any = importlib.import_module("pyspark.core.files").SparkFiles
+        files._is_running_on_worker, files._root_directory = True, _NoFiles()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables of this process's environment, None for one that is to go, for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if "TZ" in variables:
+        time.tzset()
 
 
 def local_zone() -> str:
@@ -107,25 +145,13 @@ def _in_zone(context: EvaluationContext) -> Iterator[None]:
     if context.zone in ("", local_zone()):
         yield
         return
-    before = os.environ.get("TZ")
-    _set_zone(context.zone)
-    try:
+    with _environment({"TZ": context.zone}):
         if (time.timezone, time.altzone) != context.zone_offsets:  # a name that is unknown stands for UTC
             raise FunctionUnavailable(
                 f"this pool does not know {context.zone}, the time zone of Spark's Python workers: install "
                 "tzdata there"
             )
         yield
-    finally:
-        _set_zone(before)
-
-
-def _set_zone(name: str | None) -> None:
-    if name is None:
-        os.environ.pop("TZ", None)
-    else:
-        os.environ["TZ"] = name
-    time.tzset()
 
 
 def evaluator(command: PythonCommand, functions: tuple[bytes, ...]) -> Evaluate:
@@ -205,6 +231,7 @@ def _pyspark_worker(version: str) -> Any:
             f"Spark's Python workers have PySpark {version}, this pool has {found}: conversions may differ. "
             f"pip install 'pyspark-client=={version}'"
         )
+    _refuse_files()
     return worker
 
 

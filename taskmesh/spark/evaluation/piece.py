@@ -36,6 +36,7 @@ class EvaluationContext(msgspec.Struct, array_like=True):
         cpu_amount: of the Spark task, with a fraction if it has one.
         zone: the time zone of Spark's Python worker, as the variable TZ has it.
         zone_offsets: seconds from there to UTC, outside of summer time and in it.
+        environment: the variables that Spark gives its Python workers for the job.
     """
 
     stage: int = 0
@@ -46,6 +47,7 @@ class EvaluationContext(msgspec.Struct, array_like=True):
     cpu_amount: str = "1"
     zone: str = ""
     zone_offsets: tuple[int, int] = (0, 0)
+    environment: dict[str, str] = {}
 
 
 class _Header(msgspec.Struct, array_like=True):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
-from pyspark import TaskContext, worker
+from pyspark import BarrierTaskContext, TaskContext, worker
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.serializers import (
     ArrowStreamCoGroupSerializer,
@@ -29,7 +29,7 @@ from taskmesh.spark.evaluation.command import Extent, FunctionCall, PythonComman
 from taskmesh.spark.evaluation.evaluation import Evaluation
 from taskmesh.spark.evaluation.stream import StreamedEvaluation
 from taskmesh.spark.jobs.evaluation_partitions import EvaluatedPartition, GroupedPartition
-from taskmesh.spark.jobs.offload import MARK, OFFLOAD, Offloaded, check_kind, check_settings
+from taskmesh.spark.jobs.offload import MARK, OFFLOAD, Offloaded, check_barrier, check_kind, check_settings
 from taskmesh.spark.jobs.partition_stream import StreamedPartition
 from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
 from taskmesh.spark.jobs.settings import FIELDS, PREFIX, Settings
@@ -120,6 +120,7 @@ def _confs(runner_conf: Any, eval_conf: Any) -> tuple[dict[str, str], dict[str, 
 def _evaluated(mark: Offloaded, command: PythonCommand, functions: Sequence[bytes]) -> Any:
     """Return what `pyspark.worker` expects: a function, no profiler, and how batches are read and written."""
     check_kind(command.kind, mark.name)
+    check_barrier(mark.settings, isinstance(TaskContext.get(), BarrierTaskContext))
     extent, is_pickled = commands.EXTENTS[command.kind], command.kind in commands.PICKLED
     frame = StreamedEvaluation if extent == "partition" else Evaluation
     step = frame(commands.encode(command), *functions)

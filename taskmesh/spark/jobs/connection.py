@@ -10,6 +10,7 @@ import threading
 from typing import Any, Final
 
 from taskmesh.client.submitter import client_of
+from taskmesh.errors import ConfigError
 from taskmesh.mesh import Mesh
 from taskmesh.spark.jobs.settings import Settings
 
@@ -35,8 +36,14 @@ def mesh_of(settings: Settings, speed_up: float = 1.0, partition: int = 0) -> Me
 
     Raises:
         HubUnreachable: no hub answers within `connect_timeout` seconds.
-        ConfigError: the address cannot be used.
+        ConfigError: the address cannot be used, or text hashes otherwise here than in slots.
     """
+    seed = os.environ.get("PYTHONHASHSEED", "0")
+    if seed != "0":
+        raise ConfigError(
+            f"Spark's Python workers have PYTHONHASHSEED={seed}, and slots have 0: hash() of a text would "
+            "differ between steps of the job. Unset it where Spark's driver starts; Spark itself sets 0"
+        )
     address = settings.address[partition % len(settings.address)]
     key = (os.getpid(), address, settings.keys)
     with _lock:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -18,6 +19,12 @@ from taskmesh.spark.jobs.batch_size import BatchSizer
 from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.partitions import MOST_BYTES, Encoded, Partition, gathered
 from taskmesh.spark.steps.errors import MeshSchemaError
+
+_EXECUTOR_ENV: Final = "spark.executorEnv."
+_OF_SPARK: Final = ("SPARK_PIPELINED_UDF",)
+_OF_HOST: Final = frozenset({"PATH", "HOME", "USER", "TMPDIR", "JAVA_HOME"})
+_ABOUT_HOST: Final = ("LD_", "PYTHON", "PYSPARK_", "SPARK_", "TASKMESH_")
+"""Variables that say where a host has its programs, libraries and files: a pool has its own."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,19 @@ def here() -> EvaluationContext:
         str(context.cpuAmount()),
         local_zone(),
         (time.timezone, time.altzone),
+        dict(_environment(context)),
     )
+
+
+def _environment(context: Any) -> Iterator[tuple[str, str]]:
+    """The variables that Spark gives its Python workers, without those that are about their host."""
+    for name in _OF_SPARK:
+        if name in os.environ:
+            yield name, os.environ[name]
+    for name, value in (context._localProperties or {}).items():
+        variable = name.removeprefix(_EXECUTOR_ENV)
+        if variable != name and variable not in _OF_HOST and not variable.startswith(_ABOUT_HOST):
+            yield variable, value
 
 
 def checked(data: Any, tally: Tally) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from taskmesh.settings.setting import suggestion
 from taskmesh.spark.jobs.counts import Counts
 from taskmesh.spark.jobs.driver_mesh import driver_mesh
 from taskmesh.spark.jobs.groups import MeshGroups
-from taskmesh.spark.jobs.offload import OFFLOAD, check_daemon, offloaded
+from taskmesh.spark.jobs.offload import OFFLOAD, check_barrier, check_daemon, offloaded
 from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
 from taskmesh.spark.jobs.rdds import MeshRDD
 from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
@@ -237,18 +237,21 @@ class MeshSpark(Settings):
             function: takes an iterator of `pyarrow.RecordBatch`, and gives one. It may keep state between
                 batches; a pool that dies takes it along, and Spark tries the partition again.
             schema: of the result, as for Spark.
-            options: `barrier=` and `profile=`, as for Spark.
+            options: `profile=`, as for Spark.
 
         Raises:
-            ConfigError: Spark's workers do not know the mesh; see `offload`.
+            ConfigError: Spark's workers do not know the mesh; see `offload`. Or barrier=True is among the
+                options.
             SerializationError: the function cannot travel.
         """
         check_daemon(df.sparkSession)
+        check_barrier(self, options.get("barrier", False))
         return df.mapInArrow(offloaded(self, function), schema, **options)
 
     def map_in_pandas(self, df: Any, function: Callable[..., Any], schema: Any, **options: Any) -> Any:
         """As `df.mapInPandas(function, schema)`; else as `map_in_arrow`."""
         check_daemon(df.sparkSession)
+        check_barrier(self, options.get("barrier", False))
         return df.mapInPandas(offloaded(self, function), schema, **options)
 
     def group(self, df: Any, *keys: Any, chunksize: Chunksize = "auto") -> MeshGroups:

@@ -159,6 +159,20 @@ def check_kind(kind: int, name: str) -> None:
         )
 
 
+def check_barrier(settings: Settings, is_barrier: bool) -> None:
+    """Check that a function is not of a barrier stage.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if is_barrier and settings.engine != "local":
+        raise ConfigError(
+            "barrier=True starts all tasks of a stage together, and pools start them as slots come free; a "
+            "BarrierTaskContext tells of executors, where the function does not run. Leave barrier= out, or "
+            "do not offload the function"
+        )
+
+
 def check_daemon(spark: Any) -> None:
     """Check that Spark's workers know the mark, as far as a session can tell.
 

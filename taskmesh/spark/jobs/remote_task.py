@@ -26,7 +26,12 @@ def function_bytes(task: Callable[..., Any]) -> bytes:
     """
     if not callable(task):
         raise ConfigError(f"a task is a function, or the result of @task, not {task!r}")
-    data = dump_function(task)
+    try:
+        data = dump_function(task)
+    except SerializationError as error:  # in Spark's worker a broadcast variable cannot be pickled
+        if "INVALID_BROADCAST_OPERATION" not in str(error):
+            raise
+        raise SerializationError(f"the function {function_name(task)} takes {_BROADCAST}") from error
     for marks, trouble in _BOUND:
         if all(mark in data for mark in marks):
             raise SerializationError(f"the function {function_name(task)} takes {trouble}")
@@ -45,10 +50,11 @@ def options_of(task: Callable[..., Any]) -> TaskOptions:
     return own
 
 
+_BROADCAST: Final = "a broadcast variable along, which only Spark's executors can read. Take its value along"
 _BOUND: Final = (
     (
         (b"pyspark.core.broadcast", b"\x8c\x08_from_id"),  # the class alone is named by annotations, too
-        "a broadcast variable along, which only Spark's executors can read. Take its value along",
+        _BROADCAST,
     ),
     (
         (b"pyspark.accumulators", b"_deserialize_accumulator"),
