@@ -16,7 +16,7 @@ from taskmesh.client.upstream import attached
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import OpenRun, TaskTable
-from taskmesh.serialize.code import FunctionCodec, unwrap
+from taskmesh.serialize.code import Carried, FunctionCodec, unwrap
 from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.payload import check_size, dumps_filter
 from taskmesh.shm.blob import SMALL
@@ -179,33 +179,35 @@ class FunctionTable:
         self._result_codec = result_codec
         self._check = check
         self._group = group
-        self._kept: dict[tuple[bytes, TaskOptions], EncodedFunction] = {}
+        self._kept: dict[tuple[bytes, str, TaskOptions], EncodedFunction] = {}
 
-    def run_for(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
-        """Return the run of this call, when `ready` has none.
+    def run_for(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[OpenRun, tuple[Any, ...]]:
+        """Return the run of this call when `ready` has none, and its arguments by position as they travel.
 
         Raises:
             SerializationError: the function cannot travel.
             ConfigError: no pool would ever run it, see `Client.check_options`.
         """
-        encoded, options = self._found(fn)
+        encoded, options, carried = self._found(fn)
         part = encoded.part_of(args, kwargs)
         if options.key is not None:
             run = encoded.keyed(args, kwargs)
             run.part = part
         else:
             run = encoded.parted(part, encoded.call.group) if part else encoded.call
-        if options.starts_at_once:
-            return run
-        waiting = encoded.waiting(options, part)
-        if options.key is None:
-            return waiting
-        run.start_at, run.at = waiting.start_at, waiting.at
-        run.after, run.when = waiting.after, waiting.when
-        return run
+        if not options.starts_at_once:
+            waiting = encoded.waiting(options, part)
+            if options.key is None:
+                run = waiting
+            else:
+                run.start_at, run.at = waiting.start_at, waiting.at
+                run.after, run.when = waiting.after, waiting.when
+        return run, args + carried
 
-    def encoded(self, fn: Callable[..., Any]) -> EncodedFunction:
-        """Return the function as it is now, for several calls.
+    def encoded(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, tuple[Carried, ...]]:
+        """Return the function as it is now, for several calls, and what these have behind their arguments.
 
         Raises:
             ConfigError: its options say when it may start, which they do for one call at a time.
@@ -213,17 +215,17 @@ class FunctionTable:
             TooLarge: it refers to more than may travel.
             TypeError: it is no function.
         """
-        encoded, options = self._found(fn)
+        encoded, options, carried = self._found(fn)
         if not options.starts_at_once:
             raise ConfigError(
                 "delay=, at=, after= and when= belong to single calls: submit them one by one, not by map()"
             )
-        return encoded
+        return encoded, tuple(each.copy() for each in carried)
 
-    def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions]:
-        """Return the function as it is now, and its options with those of a single call."""
+    def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions, tuple[Carried, ...]]:
+        """Return the function as it is now, its options with those of a single call, and what it carries."""
         cached = self._cached.get(id(fn)) or self._add(fn)
-        data = self._codec.encode(fn)
+        data, carried = self._codec.encode(fn)
         known, encoded = cached.latest
         if encoded is None or known is not data:
             encoded = self._encoded(fn, data, cached.options.of_function)
@@ -232,7 +234,7 @@ class FunctionTable:
             is_plain = own.key is None and own.by is None and cached.options.starts_at_once
             if data.startswith(_BY_REFERENCE) and is_plain and id(fn) in self._cached:
                 self.ready[id(fn)] = encoded.call
-        return encoded, cached.options
+        return encoded, cached.options, carried
 
     def _add(self, fn: Callable[..., Any]) -> CachedFunction:
         if not callable(fn):
@@ -255,10 +257,9 @@ class FunctionTable:
 
     def _encoded(self, fn: Callable[..., Any], data: bytes, options: TaskOptions) -> EncodedFunction:
         """Encode a function; equal ones made anew (methods, lambdas in a loop) share an encoding."""
-        kept = self._kept
-        encoded = kept.get((data, options))
+        kept, name = self._kept, options.name or function_name(fn)
+        encoded = kept.get((data, name, options))
         if encoded is None:
-            name = options.name or function_name(fn)
             check_size(data, self._limit, f"the function {name}, with what it refers to,")
             if len(data) >= _HEAVY and name not in _hinted and not self._codec.remembers(fn):
                 _hinted.add(name)
@@ -267,7 +268,7 @@ class FunctionTable:
                 self._check(options)
             spec = spec_of(data, options, name, self._result_codec)
             encoded = EncodedFunction(self._table, spec, options, self._group)
-            kept[data, options] = encoded
+            kept[data, name, options] = encoded
             while self._is_over_limit(len(data)):
                 try:
                     kept.pop(next(iter(kept)), None)
@@ -283,7 +284,7 @@ class FunctionTable:
         # Small ones cannot come to much; adding them all up takes 10 us.
         if count == 1 or size <= SMALL:
             return False
-        return sum(len(data) for data, _ in tuple(self._kept)) > _MOST_BYTES_KEPT
+        return sum(len(data) for data, *_ in tuple(self._kept)) > _MOST_BYTES_KEPT
 
 
 def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -> Spec:

@@ -21,6 +21,7 @@ from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
+from taskmesh.serialize.code import Carried
 from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_chunk
 from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import Failed
@@ -70,6 +71,7 @@ class MapJob:
         self,
         client: Client,
         encoded: EncodedFunction,
+        carried: tuple[Carried, ...],
         source: MapItems,
         sizer: ChunkSizer,
         *,
@@ -97,6 +99,7 @@ class MapJob:
         self._single: OpenRun = encoded.grouped(group)
         self._chunk: OpenRun = encoded.chunked(group)
         self._encoded = encoded
+        self._carried = carried
         self._group = group
         self._early = encoded.options.acks == "early"
         self._retries = bool(encoded.options.retries.max) and not self._early
@@ -309,12 +312,13 @@ class MapJob:
         label = self.label
         first: tuple[Any, ...] = items[0] if starred else (items[0],)
         if len(items) > 1:
-            payload = dumps_chunk(items, where=label, memfd=memfd, starred=starred)
-            self._sizer.observe_bytes(len(items), len(payload))
+            payload = dumps_chunk(items, self._carried, where=label, memfd=memfd, starred=starred)
+            self._sizer.observe_bytes(len(items), len(payload) - sum(map(len, self._carried)))
             self._check_size(payload, first)
             return self._client.table.put(self._chunk, payload)
         if run is self._single and self._encoded.options.by is not None:
             run = self._encoded.parted(self._encoded.part_of(first, {}), self._group)
+        first += self._carried
         try:
             payload = dumps_call(first, {}, where=label, memfd=memfd)
         except FutureFound:

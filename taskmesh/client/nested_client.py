@@ -83,7 +83,7 @@ class NestedClient:
     ) -> TaskFuture[Any]:
         """Run a call at once in this thread; return its future, which has ended."""
         future: TaskFuture[Any] = object.__new__(TaskFuture)
-        future._run = submitter._functions.run_for(fn, args, kwargs)
+        future._run, _ = submitter._functions.run_for(fn, args, kwargs)
         future._seq = self._own()
         future._extras = None
         future._state = FINISHED

@@ -18,6 +18,7 @@ from taskmesh.client.functions import EncodedFunction
 from taskmesh.errors import ConfigError, ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.waiters import Edges, LockEvent
+from taskmesh.serialize.code import Carried
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
 from taskmesh.system.clock import monotonic
@@ -59,7 +60,7 @@ class Stages:
 
     Args:
         client: where they are submitted.
-        encoded: the functions, with the options of their stages.
+        encoded: the functions, with the options of their stages, and what they carry.
         group: the group of the tasks.
 
     Attributes:
@@ -71,21 +72,24 @@ class Stages:
     def __init__(
         self,
         client: Client,
-        encoded: Sequence[EncodedFunction],
+        encoded: Sequence[tuple[EncodedFunction, tuple[Carried, ...]]],
         group: int,
     ) -> None:
         self.client = client
         self._group = group
-        self._first = encoded[0]
-        self._runs = [each.grouped(self._group) for each in encoded]
+        self._first, self._carried = encoded[0]
+        self._runs = [each.grouped(self._group) for each, _ in encoded]
+        self._later = [carried for _, carried in encoded[1:]]
         self.count = len(encoded)
         self.label = self._runs[0].spec.name
 
     def encode(self, item: Any) -> DrawnItem:
         """Return an item as the first task gets it; raises as `submit` does."""
-        client, run, first = self.client, self._runs[0], (item,)
+        client, run = self.client, self._runs[0]
+        first: tuple[Any, ...] = (item,)
         if self._first.options.by is not None:
             run = self._first.parted(self._first.part_of(first, {}), self._group)
+        first += self._carried
         try:
             payload = dumps_call(first, {}, where=self.label, memfd=client.table.memfd)
         except FutureFound:
@@ -103,8 +107,8 @@ class Stages:
         with table.lock:
             try:
                 chain = [table.put(*item) for item in items]
-                for run in self._runs[1:]:
-                    chain = [table.put(run, *client.collect(run, (future,), {})) for future in chain]
+                for run, carried in zip(self._runs[1:], self._later, strict=True):
+                    chain = [table.put(run, *client.collect(run, (end, *carried), {})) for end in chain]
             except BaseException:
                 self.cancel(chain)
                 raise

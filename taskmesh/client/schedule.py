@@ -12,7 +12,7 @@ from taskmesh.client.functions import function_name, spec_of
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.schedule import Schedule, read_schedule, register
-from taskmesh.serialize.code import dump_function
+from taskmesh.serialize.code import FunctionCodec
 from taskmesh.serialize.payload import dumps_call
 from taskmesh.wire.runs import FIRING, LONGEST_NAME, Spec
 from taskmesh.wire.schedules import Declaration
@@ -64,8 +64,9 @@ class ScheduledTask:
         Raises:
             SerializationError: the function cannot travel.
         """
-        spec = firing_spec(spec_of(dump_function(self._fn), self._options, self.name))
-        payload = dumps_call((), {}, where=self.name)
+        function, carried = FunctionCodec().encode(self._fn)
+        spec = firing_spec(spec_of(function, self._options, self.name))
+        payload = dumps_call(carried, {}, where=self.name)
         by = self._options.by
         part = "" if by is None else str(by())
         return Declaration(self.name, self.schedule.timing, spec, payload, part, in_code=True)

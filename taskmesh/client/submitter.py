@@ -18,6 +18,7 @@ from taskmesh.client.pipe import PipeResults, Stages
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
+from taskmesh.serialize.code import Carried
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import SAFE
@@ -84,7 +85,7 @@ class Submitter:
         """
         run = self._ready.get(id(fn))
         if run is None:
-            run = self._functions.run_for(fn, args, kwargs)
+            run, args = self._functions.run_for(fn, args, kwargs)
             if run.after or run.when:
                 return self._put(run, *self._client.collect(run, args, kwargs))
         try:
@@ -113,8 +114,8 @@ class Submitter:
             raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
-        run = self._functions.run_for(fn, args, kwargs)
-        payload, edges = self._client.collect(run, args, kwargs)
+        run, travelling = self._functions.run_for(fn, args, kwargs)
+        payload, edges = self._client.collect(run, travelling, kwargs)
         while True:
             room = self._client.table.room(loop)
             if room is not None:
@@ -373,9 +374,11 @@ def _stages(submitter: Submitter, tasks: Sequence[Callable[..., Any]]) -> Stages
     return Stages(client, encoded, submitter._group or client.new_group())
 
 
-def _stage(submitter: Submitter, task: Callable[..., Any], at: int, *, is_last: bool) -> EncodedFunction:
+def _stage(
+    submitter: Submitter, task: Callable[..., Any], at: int, *, is_last: bool
+) -> tuple[EncodedFunction, tuple[Carried, ...]]:
     """Return a task as a stage: later ones go first, and all but the last ignore their results."""
-    options = submitter._functions.encoded(task).options
+    options = submitter._functions.encoded(task)[0].options
     if options.key is not None:
         raise ConfigError("a task with a key= cannot be a stage of a pipe: submit its calls one by one")
     if options.acks == "early" and not is_last:
@@ -414,7 +417,7 @@ def start_map(
         raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
     if not _is_timeout(timeout):
         raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
-    encoded = submitter._functions.encoded(fn)
+    encoded, carried = submitter._functions.encoded(fn)
     if encoded.options.key is not None:
         raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
     client = submitter._client
@@ -423,6 +426,7 @@ def start_map(
     job = MapJob(
         client,
         encoded,
+        carried,
         items,
         ChunkSizer(client.slots(), items.left, fixed or None, buffersize),
         ordered=ordered,

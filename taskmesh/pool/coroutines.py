@@ -7,11 +7,12 @@ has started and not awaited goes on with the slot's next coroutine.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from taskmesh.serialize.code import is_coroutine_function
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,10 +22,7 @@ _loops: list[asyncio.AbstractEventLoop] = []
 
 def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself, or for a coroutine function one that runs it to its end."""
-    call = getattr(type(function), "__call__", None)  # noqa: B004  an instance may be callable so
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
-        return functools.partial(_run, function)
-    return function
+    return functools.partial(_run, function) if is_coroutine_function(function) else function
 
 
 def _run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -159,7 +159,7 @@ class TaskRunner:
 
     def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
         """The spec's function; its bytes are not needed any more, and may be large."""
-        function = self._functions[number] = callable_of(spec.function)
+        function = self._functions[number] = runnable(code.load_function(spec.function))
         self._specs[number] = msgspec.structs.replace(spec, function=b"")
         return function
 
@@ -292,9 +292,11 @@ class TaskRunner:
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """Calls the function for each item; one that fails does not stop the others."""
-        items, starred = payload.loads_chunk(data)
+        items, starred, carried = payload.loads_chunk(data)
         values: list[Any] = []
         failures: dict[int, SlotFailure] = {}
+        if carried:
+            function = _carrying(carried[0], function)
         if spec.timeout > 0:
             function = self._limited(spec.timeout, function)
         self._stage, self._limit.fired = "exception", False
@@ -339,6 +341,8 @@ class TaskRunner:
         self._batcher.fail(failure_of(serial, kind, error, spec, self._batcher.elapsed()))
 
     def _kind(self, stage: str, error: BaseException) -> str:
+        if type(error) is code.CarriedUnavailable:
+            return "function"
         return "timeout" if self._limit.fired and issubclass(type(error), TaskTimeout) else stage
 
     # --- the running task ---
@@ -393,22 +397,8 @@ class TaskRunner:
             os.close(self._tickets)
 
 
-def callable_of(data: bytes) -> Callable[..., Any]:
-    """Return what runs a function's calls; one with a state of its own is rebuilt for each of them.
-
-    Raises:
-        FunctionUnavailable: as `code.load_function`.
-    """
-    function = code.load_function(data)
-    run = runnable(function)
-    if not code.has_state(function):
-        return run
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        fresh = code.load_function(data)
-        return fresh(*args, **kwargs) if run is function else runnable(fresh)(*args, **kwargs)
-
-    return call
+def _carrying(carried: code.Carried, function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: function(*args, carried.copy())
 
 
 def failure_of(serial: int, kind: str, error: BaseException, spec: Spec, elapsed: float) -> SlotFailure:

@@ -44,7 +44,7 @@ class Items:
 
     Attributes:
         values: the items. nested: each is a tuple of arguments.
-        extra: plain data that travels along.
+        extra: what travels along.
         what: how errors call an item.
     """
 
@@ -73,10 +73,11 @@ class PackedItem:
             raise
         except BaseException as error:  # noqa: BLE001
             self.entry = cannot_pickle(f"{what} (type {type_name(value)})", error, value)
-        self.buffers = [_unchanging(view) for view in taken]
+        self.buffers = [unchanging(view) for view in taken]
 
 
-def _unchanging(view: memoryview) -> memoryview:
+def unchanging(view: memoryview) -> memoryview:
+    """Return a buffer, or a copy of it if somebody may change it."""
     if type(view.obj) is bytes:
         return view
     kept = memoryview(bytearray(view))
@@ -137,7 +138,10 @@ def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
         buffers.clear()
         entries, counts = _entries(items, buffers, encode)
         shared = b""
-    return encode((entries, counts, shared and shared + MARK, items.extra), None)
+    own: list[memoryview] = []
+    data = encode((entries, counts, shared and shared + MARK, items.extra), own)
+    buffers[:0] = own  # before the items' buffers, since it is rebuilt before them
+    return data
 
 
 def _entries(
@@ -178,17 +182,18 @@ def _blamed(items: Items, value: Any, error: BaseException) -> tuple[str, BaseEx
     return items.what, error, None
 
 
-def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) -> tuple[list[Any], Any]:
+def unpack_items(data: Buffer, buffers: Iterable[Buffer], what: str) -> tuple[list[Any], Any]:
     """(items, extra) of what `pack_items` packed; an item that fails is a BadItem.
 
     Raises:
-        Exception: the definitions that the items share cannot be rebuilt.
+        Exception: the definitions that the items share, or what travels along, cannot be rebuilt.
     """
+    rest = iter(buffers)
+    packed = decode(data, rest)
     if len(packed) == 2:
-        return packed
+        return packed  # type: ignore[no-any-return]
     entries, counts, definitions, extra = packed
     shared = load_definitions(definitions) if definitions else None
-    rest = iter(buffers)
     values = [
         _unpack(entry, list(islice(rest, count)), shared, what)
         for entry, count in zip(entries, counts, strict=True)

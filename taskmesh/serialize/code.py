@@ -7,21 +7,25 @@ objects do not fit other minor versions of Python, so bytes by value say which o
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pickle import PickleBuffer
 from types import ModuleType
 from typing import Any, Final
 
 import msgspec
 
 from taskmesh.errors import FunctionUnavailable, NoMesh, SerializationError
+from taskmesh.serialize.chunks import unchanging
 from taskmesh.serialize.encoding import decode, encode
 from taskmesh.serialize.explanation import culprit
 from taskmesh.serialize.fingerprint import Fingerprint
 from taskmesh.serialize.reducers import is_cached
 from taskmesh.serialize.values import (
+    MAIN,
     PASS,
     WrongPython,
     by_value_module,
@@ -29,12 +33,15 @@ from taskmesh.serialize.values import (
     is_by_value_module,
     type_name,
 )
+from taskmesh.shm.files import Buffer
 
 Function = Callable[..., Any]
 
 _REFERENCE: Final = b"R"
 _PICKLE: Final = b"P"
 _FRAMED: Final = b"F"
+_CARRIED: Final = b"C"
+_AWAITED: Final = b"A"
 _FRAME: Final = "FRAME"
 """The name of a class in a module of taskmesh: its objects travel as plain values, and load what they call
 by the same rules."""
@@ -73,8 +80,12 @@ def dump_function(fn: Function) -> bytes:
     reference = _reference(fn)
     if reference is not None:
         return _REFERENCE + "\0".join(reference).encode()
+    return _PICKLE + _pickled(fn, None)
+
+
+def _pickled(fn: Function, buffers: list[memoryview] | None) -> bytes:
     try:
-        return _PICKLE + encode(fn, None)
+        return encode(fn, buffers)
     except PASS:
         raise
     except BaseException as error:
@@ -106,6 +117,8 @@ def load_function(data: bytes) -> Function:
             fn = _framed(data[1:])
         elif _allowed:
             raise FunctionUnavailable(f"a function that travels by value is not run here: {_only()}")
+        elif data in {_CARRIED, _AWAITED}:
+            fn = _call if data == _CARRIED else _await
         elif data[:1] == _PICKLE:
             fn = unwrap(_rebuild(data[1:]))
         else:
@@ -117,7 +130,74 @@ def load_function(data: bytes) -> Function:
     return fn  # type: ignore[no-any-return]
 
 
-def has_state(fn: Function) -> bool:
+class Carried:
+    """A callable with values of its own, pickled: its calls have it as their last argument.
+
+    Attributes:
+        buffers: the large ones of those values, which travel as an argument's do.
+    """
+
+    __slots__ = ("_data", "buffers")
+
+    def __init__(self, data: Buffer, *buffers: Buffer) -> None:
+        self._data = data
+        self.buffers = buffers
+
+    @classmethod
+    def of(cls, fn: Function) -> Carried:
+        """Pickle a callable; raise as `dump_function`."""
+        buffers: list[memoryview] = []
+        return cls(_pickled(fn, buffers), *buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In pieces: the pickle around it would take the names in its own for names of its own, and be slow.
+        pieces = tuple(map(PickleBuffer, bytes(self._data).split(MAIN)))
+        return _joined, (pieces, *map(PickleBuffer, self.buffers))
+
+    def __len__(self) -> int:
+        return sum(map(len, (self._data, *self.buffers)))
+
+    def copy(self) -> Carried:
+        """Return it with buffers that nobody else changes."""
+        return Carried(self._data, *[unchanging(memoryview(buffer)) for buffer in self.buffers])
+
+    def load(self) -> Function:
+        """The callable as it was, made of the buffers themselves.
+
+        Raises:
+            CarriedUnavailable: it cannot be rebuilt in this process; says why and what to do.
+        """
+        try:
+            return unwrap(_rebuild(self._data, self.buffers))  # type: ignore[no-any-return]
+        except FunctionUnavailable as error:
+            raise CarriedUnavailable(*error.args) from error
+
+
+class CarriedUnavailable(FunctionUnavailable):
+    """It is the task's function that cannot be loaded, and no error of it or of a task that it waits for."""
+
+
+def _joined(pieces: tuple[Buffer, ...], *buffers: Buffer) -> Carried:
+    return Carried(MAIN.join(pieces), *buffers)
+
+
+def _call(*args: Any, **kwargs: Any) -> Any:
+    return args[-1].load()(*args[:-1], **kwargs)
+
+
+async def _await(*args: Any, **kwargs: Any) -> Any:
+    return await args[-1].load()(*args[:-1], **kwargs)
+
+
+def is_coroutine_function(fn: Function) -> bool:
+    """Return whether what a callable returns is to be awaited."""
+    if inspect.iscoroutinefunction(fn):
+        return True
+    call = getattr(type(fn), "__call__", None)  # noqa: B004  an instance may be callable so
+    return isinstance(call, types.FunctionType) and inspect.iscoroutinefunction(call)
+
+
+def _has_state(fn: Function) -> bool:
     """Return whether a callable carries values of its own: a partial, a bound method, an object of a class.
 
     They are data of the call, as its arguments are. What a function refers to stays from call to call.
@@ -160,31 +240,37 @@ class FunctionCodec:
     Bytes by value are made anew when a default, a closure variable or a global that the function names, also
     through other functions by value, has changed. Remembered functions are not kept alive. Callables without
     an identity of their own (bound methods, `str.upper`) are pickled each time. Thread-safe.
+
+    What a callable has of its own does not go with the bytes, but with each call.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
 
-    def encode(self, fn: Function) -> bytes:
-        """The bytes of `fn` as it is now.
+    def encode(self, fn: Function) -> tuple[bytes, tuple[Carried, ...]]:
+        """The bytes of `fn` as it is now, and what its calls have behind their arguments.
 
         Raises:
             SerializationError: as `dump_function`.
         """
         known = self._known.get(id(fn))
         if known is not None and known.holds(fn):
-            return known.data
-        return self._encode_anew(fn, known)
+            return known.data, ()
+        inner = unwrap(fn)
+        reference = _reference(inner)
+        if reference is None and _has_state(inner):
+            return _AWAITED if is_coroutine_function(inner) else _CARRIED, (Carried.of(inner),)
+        return self._encode_anew(fn, inner, reference, known), ()
 
     def remembers(self, fn: Function) -> bool:
         """Return whether `encode` would give the bytes of the last time without making them anew."""
         known = self._known.get(id(fn))
         return known is not None and known.holds(fn)
 
-    def _encode_anew(self, fn: Function, before: _Known | None) -> bytes:
+    def _encode_anew(
+        self, fn: Function, inner: Function, reference: tuple[str, str] | None, before: _Known | None
+    ) -> bytes:
         # First what it refers to, then the bytes: a change in between is found at the next call.
-        inner = unwrap(fn)
-        reference = _reference(inner)
         fingerprint = Fingerprint(inner) if reference is None else None
         data = dump_function(inner)
         if before is not None and before.ref() is fn and before.data == data:
@@ -291,9 +377,9 @@ def _import_problem(module: str, error: BaseException) -> str:
     return f"{failed}. Check that `python -c 'import {module}'` works on the worker"
 
 
-def _rebuild(data: bytes) -> Any:
+def _rebuild(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
     try:
-        return decode(data)
+        return decode(data, buffers)
     except PASS:
         raise
     except WrongPython as error:

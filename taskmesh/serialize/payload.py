@@ -15,6 +15,7 @@ import msgspec
 
 from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.serialize.chunks import BadItem, Items, pack_items, unpack_items
+from taskmesh.serialize.code import Carried
 from taskmesh.serialize.encoding import decode, encode
 from taskmesh.serialize.exceptions import dumps_exception, load_exception
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
@@ -197,7 +198,12 @@ def loads_call(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def dumps_chunk(
-    items: Sequence[Any], *, where: str = "", memfd: bool = True, starred: bool = True
+    items: Sequence[Any],
+    carried: tuple[Carried, ...] = (),
+    *,
+    where: str = "",
+    memfd: bool = True,
+    starred: bool = True,
 ) -> Payload:
     """The payload of a map chunk's items, for `loads_chunk`.
 
@@ -205,25 +211,28 @@ def dumps_chunk(
 
     Args:
         items: what the function is called with, in order.
+        carried: what each call has behind its item.
         where: the task's name, for error texts.
         memfd: as for `dumps`.
         starred: each item is a tuple of arguments; else it is the only argument.
     """
     buffers: list[memoryview] = []
-    data = pack_items(Items(items, starred, f"an argument of {where}", nested=starred), buffers)
+    data = pack_items(Items(items, (starred, *carried), f"an argument of {where}", nested=starred), buffers)
     return _seal(data, buffers, memfd)
 
 
-def loads_chunk(payload: Payload, *, what: str = "an argument") -> tuple[list[Any], bool]:
-    """The items of `dumps_chunk`, and whether each is a tuple of arguments.
+def loads_chunk(
+    payload: Payload, *, what: str = "an argument"
+) -> tuple[list[Any], bool, tuple[Carried, ...]]:
+    """The items of `dumps_chunk`, whether each is a tuple of arguments, and what is carried behind them.
 
     In the place of one that was not picklable, or cannot be rebuilt, is a BadItem.
 
     Raises:
         SerializationError: nothing of it can be rebuilt.
     """
-    items, starred = _loads_items(payload, what)
-    return items, bool(starred)
+    items, (starred, *carried) = _loads_items(payload, what)
+    return items, starred, tuple(carried)
 
 
 def dumps_chunk_result(
@@ -345,7 +354,10 @@ def check_size(
     size = len(payload)
     if not limit or size <= limit:
         return
-    sizes = {f"argument {i}": _size(arg) for i, arg in enumerate(args, 1)}
+    sizes = {
+        "what its callable carries" if type(arg) is Carried else f"argument {i}": _size(arg)
+        for i, arg in enumerate(args, 1)
+    }
     sizes |= {f"argument {name!r}": _size(arg) for name, arg in (kwargs or {}).items()}
     largest = max(sizes, key=lambda name: sizes[name], default="")
     part = f" ({largest} alone takes {sizes[largest]:,})" if largest else ""
@@ -358,7 +370,7 @@ def check_size(
 def _loads_items(payload: Payload, what: str) -> tuple[list[Any], Any]:
     try:
         parts = payload.reader_parts() if isinstance(payload, Blob) else [payload]
-        return unpack_items(decode(parts[0], parts[1:]), parts[1:], what)
+        return unpack_items(parts[0], parts[1:], what)
     except PASS:
         raise
     except BaseException as error:

@@ -147,8 +147,11 @@ class InlinePort:
     def _outcome(self, spec: Spec, seq: int, payload: bytes) -> object:
         fn = load_function(spec.function)
         if spec.kind == CHUNK:
-            items, starred = loads_chunk(payload)
-            items = [item if starred or type(item) is BadItem else (item,) for item in items]
+            items, starred, carried = loads_chunk(payload)
+            items = [
+                item if type(item) is BadItem else (*(item if starred else (item,)), *carried)
+                for item in items
+            ]
             if any(isinstance(args, tuple) and self.crashes(args) for args in items):
                 return Failed(self.client, seq, 1, "crash", worker=WORKER, history=["attempt 1: crash"])
             return self._chunk(fn, items, spec.name)

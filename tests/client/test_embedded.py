@@ -6,17 +6,21 @@ import importlib
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from taskmesh import Mesh, Retry, as_completed, current_task, errors, gather, task
+from taskmesh.errors import FunctionUnavailable
 from taskmesh.outcomes.outcome import TaskState
 from tests.harness.waiting import wait_until
 
@@ -76,6 +80,15 @@ class CountingInALoop(Counting):
 
 def take_base(given: dict[str, int], number: int) -> int:
     return given.pop("base") + number
+
+
+def raise_first(given: np.ndarray[Any, Any], number: int) -> float:
+    given[0] += 1
+    return float(given[0] + number)
+
+
+async def _submitted(mesh: Mesh, fn: Callable[..., int], *args: int) -> int:
+    return await (await mesh.asubmit(fn, *args))
 
 
 class Flaky(Counting):
@@ -413,6 +426,27 @@ class TestACallableWithAState:
 
         assert [mesh.submit(one).result() for _ in range(3)] == [1, 1, 1]
         assert [mesh.submit(made()).result() for _ in range(3)] == [1, 1, 1], "equal ones are not one"
+
+    def test_its_large_arrays_are_each_calls_own(self, mesh: Mesh):
+        raised = partial(raise_first, np.zeros(1 << 17))
+
+        assert [mesh.submit(raised, number).result() for number in range(3)] == [1.0, 2.0, 3.0]
+        assert list(mesh.map(raised, range(50), chunksize=10)) == [number + 1.0 for number in range(50)]
+        assert list(mesh.map(raised, map(np.array, range(50)), chunksize=10))[-1] == 50.0
+        assert list(mesh.pipe(range(3), raised, raised, ordered=True)) == [2.0, 3.0, 4.0]
+
+    def test_it_can_be_mapped_piped_and_awaited(self, mesh: Mesh):
+        assert list(mesh.map(CountingInALoop(), [2] * 20)) == [2] * 20
+        assert list(mesh.pipe([2] * 5, Counting(), CountingInALoop().hit)) == [2] * 5
+        assert asyncio.run(_submitted(mesh, Counting().hit, 3)) == 3
+
+    def test_one_that_a_slot_lacks_is_an_unavailable_function(self, mesh: Mesh, monkeypatch):
+        lost = ModuleType("lost_module")
+        exec("def f(x): return x", vars(lost))  # noqa: S102
+        monkeypatch.setitem(sys.modules, "lost_module", lost)
+
+        with pytest.raises(FunctionUnavailable, match="finds no module 'lost_module'"):
+            mesh.submit(partial(lost.f, 1)).result()
 
     def test_it_travels_as_it_is_then(self, mesh: Mesh):
         one = Counting()

@@ -5,13 +5,15 @@ import gc
 import os
 from array import array
 
+import numpy as np
 import pytest
 
 from taskmesh import Retry, task
 from taskmesh.client.functions import FunctionTable
 from taskmesh.core.specs import spec_number
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, TooLarge
 from taskmesh.serialize.code import FunctionCodec, load_function
+from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.wire.runs import CALL, CHUNK
 
 TABLE = object()
@@ -33,17 +35,17 @@ def make_table(**changes):
 def test_function_by_reference_is_ready_after_its_first_call():
     functions = make_table()
 
-    run = functions.run_for(add, (1, 2), {})
+    run = functions.run_for(add, (1, 2), {})[0]
 
     assert functions.ready[id(add)] is run
-    assert functions.run_for(add, (3, 4), {}) is run
+    assert functions.run_for(add, (3, 4), {}) == (run, (3, 4))
     assert run.spec.name == f"{__name__}.add"
     assert run.number == spec_number(run.spec)
     assert load_function(run.spec.function) is add
 
 
 def test_task_brings_its_options_and_the_table_overrides_them():
-    spec = make_table(queue="fast").run_for(decorated, (), {}).spec
+    spec = make_table(queue="fast").run_for(decorated, (), {})[0].spec
 
     assert (spec.name, spec.queue, spec.priority, spec.timeout, spec.tags) == (
         "sum",
@@ -55,11 +57,11 @@ def test_task_brings_its_options_and_the_table_overrides_them():
     assert (spec.max_retries, spec.kind, spec.acks) == (2, CALL, "late")
     assert spec.retry_filter
     assert load_function(spec.function)(2, 3) == 5
-    assert make_table().run_for(decorated, (), {}).spec.queue == "slow"
+    assert make_table().run_for(decorated, (), {})[0].spec.queue == "slow"
 
 
 def test_chunks_have_a_spec_of_their_own():
-    encoded = make_table().encoded(add)
+    encoded, _ = make_table().encoded(add)
 
     chunk = encoded.chunked(7)
 
@@ -76,10 +78,10 @@ def test_function_by_value_that_has_changed_gets_another_form():
     def nested():
         return cell[0]
 
-    first = functions.run_for(nested, (), {})
-    again = functions.run_for(nested, (), {})
+    first = functions.run_for(nested, (), {})[0]
+    again = functions.run_for(nested, (), {})[0]
     cell = [2]
-    changed = functions.run_for(nested, (), {})
+    changed = functions.run_for(nested, (), {})[0]
 
     assert again is first
     assert id(nested) not in functions.ready
@@ -136,13 +138,13 @@ def test_what_large_functions_were_is_forgotten_soon():
     functions.encoded(add)
     for number in range(20):
         table[0] = number
-        encoded = functions.encoded(look_up)
-        assert functions.encoded(look_up) is encoded
+        encoded, _ = functions.encoded(look_up)
+        assert functions.encoded(look_up)[0] is encoded
 
-    kept = sum(len(data) for data, _ in functions._kept)
+    kept = sum(len(data) for data, *_ in functions._kept)
     assert 8 << 20 < kept <= 16 << 20
     table.extend(bytes(20 << 20))
-    assert functions.encoded(look_up) in functions._kept.values()
+    assert functions.encoded(look_up)[0] in functions._kept.values()
 
 
 def test_forgotten_function_leaves_no_run_for_another_with_its_id():
@@ -175,39 +177,49 @@ class Counter:
 def test_bound_method_and_object_travel_as_they_are_now():
     functions = make_table()
     counter = Counter(10)
-    first = functions.run_for(counter.add, (), {}).spec
+    first = functions.run_for(counter.add, (1,), {})
     counter.start = 20
-    second = functions.run_for(counter.add, (), {}).spec
-    called = functions.run_for(counter, (), {}).spec
+    second = functions.run_for(counter.add, (1,), {})
+    called = functions.run_for(counter, (1,), {})
     counter.start = 30
-    called_again = functions.run_for(counter, (), {}).spec
+    called_again = functions.run_for(counter, (1,), {})
 
-    assert [load_function(spec.function)(1) for spec in (first, second, called, called_again)] == [
-        11,
-        21,
-        19,
-        29,
-    ]
-    assert called.name == f"{__name__}.Counter"
+    calls = [first, second, called, called_again]
+    assert [load_function(run.spec.function)(*args) for run, args in calls] == [11, 21, 19, 29]
+    assert called[0].spec.name == f"{__name__}.Counter"
+    assert called_again[0] is called[0], "a change of it makes no other function"
 
 
 def test_partial_is_named_after_its_function():
-    spec = make_table().run_for(functools.partial(add, 1), (), {}).spec
+    run, args = make_table().run_for(functools.partial(add, 1), (2,), {})
 
-    assert spec.name == f"{__name__}.add"
-    assert load_function(spec.function)(2) == 3
+    assert run.spec.name == f"{__name__}.add"
+    assert load_function(run.spec.function)(*args) == 3
+
+
+def test_what_a_callable_carries_travels_as_an_argument_does(caplog):
+    table = np.zeros(2 << 20, np.int8)
+    run, args = make_table().run_for(functools.partial(add, table), (), {})
+    call = dumps_call(args, {}, where="add")
+
+    assert len(run.spec.function) == 1
+    assert [size for _, size, _ in call.layout[1:]] == [2 << 20], "beside the pickle"
+    assert not caplog.records
+    with pytest.raises(TooLarge, match=r"\(what its callable carries alone takes 2,\d+,\d+\)"):
+        check_size(call, 1 << 20, "the call of add", args)
 
 
 def test_key_makes_a_run_of_its_own():
     functions = make_table(key=lambda a, b: f"{a}+{b}")
 
-    first, second = functions.run_for(add, (1, 2), {}), functions.run_for(add, (1,), {"b": 3})
+    first, _ = functions.run_for(add, (1, 2), {})
+    second, _ = functions.run_for(add, (1,), {"b": 3})
 
     assert (first.key, second.key) == ("1+2", "1+3")
     assert first is not second
     assert first.number == second.number
     assert id(add) not in functions.ready
-    assert make_table(key="same").run_for(add, (), {}).key == "same"
+    assert make_table(key="same").run_for(add, (), {})[0].key == "same"
 
 
 def test_key_that_is_no_text_is_refused():
@@ -222,7 +234,7 @@ def test_key_that_no_message_can_carry_is_refused_with_the_cure():
 
     with pytest.raises(ConfigError, match=r"UTF-8 can express; .*os\.fsencode"):
         make_table(key=lambda a, b: a).run_for(add, (path, 2), {})
-    assert make_table(key=lambda a, b: a).run_for(add, ("caf\xe9.txt", 2), {}).key == "caf\xe9.txt"
+    assert make_table(key=lambda a, b: a).run_for(add, ("caf\xe9.txt", 2), {})[0].key == "caf\xe9.txt"
 
 
 def test_what_is_no_function_is_refused():

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_a_schedule_takes_arguments_and_options_and_is_replaced(mesh: Mesh, tmp_
     journal = tmp_path / "journal"
     mesh.schedule("n", task(retries=2, priority=3)(note), str(journal), word="first", when=0.1)
     wait_until(lambda: len(firings(journal)) >= 2, END_S)
-    mesh.schedule("n", note, str(journal), word="second", when=Schedule(0.1, overlap="allow"))
+    mesh.schedule("n", partial(note, str(journal)), word="second", when=Schedule(0.1, overlap="allow"))
     wait_until(lambda: Journal(journal).lines()[-1].endswith("second"), END_S)
 
     assert mesh.unschedule("n") is True

@@ -33,7 +33,7 @@ class Fragile:
 
 def loaded(data, **options):
     """The items of a chunk, with an error in the place of each bad one."""
-    items, starred = payload.loads_chunk(data, **options)
+    items, starred, _ = payload.loads_chunk(data, **options)
     assert starred
     return [SerializationError(item.text) if type(item) is chunks.BadItem else item for item in items]
 
