@@ -22,7 +22,7 @@ from taskmesh.pool.channel import Inbound, pack, send_all
 from taskmesh.pool.slot import SlotBootstrap, run_slot
 from taskmesh.serialize.values import cloudpickle
 from taskmesh.system.cgroups import OomCounter
-from taskmesh.system.session import adopt_orphans, die_with_parent, end_session, open_process
+from taskmesh.system.session import adopt_orphans, die_with_parent, end_orphans, end_session, open_process
 from taskmesh.system.wakeup import Wakeup
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -55,6 +55,7 @@ class ForkServer:
         self._inbound = Inbound(self._sock)
         self._pids: dict[int, int] = {}  # token -> pid
         self._tokens: dict[int, int] = {}  # pid -> token
+        self._orphans: set[int] = set()  # were killed
         self._oom = OomCounter()
         self._ended = False
         self._child_died = Wakeup()
@@ -151,10 +152,15 @@ class ForkServer:
             os.close(self._parent_pidfd)
 
     def _reap(self) -> None:
-        """Report every death. A group is killed before its leader is reaped: until then its id is its own."""
+        """Report every death, and end what slots leave behind.
+
+        A group is killed before its leader is reaped: until then its id is its own.
+        """
         self._child_died.clear()
+        leaves = False
         while (dead := _next_dead()) is not None:
             token = self._tokens.pop(dead.pid, None)
+            leaves |= token is not None or dead.pid in self._orphans
             oom = False
             if token is not None:  # else it is an orphan of a slot
                 _kill_group(dead.pid)
@@ -164,6 +170,8 @@ class ForkServer:
             if token is not None:
                 del self._pids[token]
                 self._report(messages.EXITED, messages.Exited(token, dead.status, oom))
+        if leaves:
+            self._orphans = end_orphans(self._tokens)
 
     def _report(self, kind: int, message: object, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # the loop notices that the supervisor is gone
@@ -175,7 +183,7 @@ class ForkServer:
             _kill_group(pid)
         end_session(os.getpid())
         with contextlib.suppress(ChildProcessError):
-            while self._tokens:
+            while self._tokens or end_orphans(()):
                 pid, status = os.waitpid(-1, 0)
                 token = self._tokens.pop(pid, None)
                 if token is not None:

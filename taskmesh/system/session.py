@@ -63,7 +63,7 @@ def name_process(name: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make orphaned descendants of the calling process its children, so that it reaps them."""
+    """Make orphaned descendants of the calling process its children, so that it ends and reaps them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -78,7 +78,7 @@ def _prctl(option: int, argument: object) -> None:
 
 def session_members(session: int) -> list[int]:
     """Return the live processes of a session other than its leader; none where there is no /proc."""
-    return [pid for pid, _, own in _processes() if own == session and pid != session]
+    return [pid for pid, *_, own in _processes() if own == session and pid != session]
 
 
 def end_session(session: int) -> None:
@@ -96,20 +96,34 @@ def end_session(session: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def end_orphans(others: Collection[int]) -> set[int]:
+    """SIGKILL the children of the calling process but for some, whatever their sessions; return them.
+
+    What they leave behind becomes the calling process's when they have ended: it calls this again.
+    """
+    ended = set()
+    for pid, parent, *_ in _processes():
+        if parent == os.getpid() and pid not in others:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                ended.add(pid)
+    return ended
+
+
 def memory_of_groups(leaders: Collection[int]) -> dict[int, dict[int, int]]:
     """Return the memory of process groups: by leader, the bytes of each live process.
 
     Pages of files are not counted: killing a process frees none of them.
     """
     memory: dict[int, dict[int, int]] = {leader: {} for leader in leaders}
-    for pid, group, _ in _processes():
+    for pid, _, group, _ in _processes():
         if group in memory:
             memory[group][pid] = _own_memory(pid)
     return memory
 
 
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """Yield each live process with its group and session."""
+def _processes() -> Iterator[tuple[int, int, int, int]]:
+    """Yield each live process with its parent, group and session."""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -122,7 +136,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
             except OSError:
                 continue
             if fields[0] not in "ZX":
-                yield int(name), int(fields[2]), int(fields[3])
+                yield int(name), int(fields[1]), int(fields[2]), int(fields[3])
 
 
 def _own_memory(pid: int) -> int:

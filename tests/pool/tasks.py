@@ -151,6 +151,26 @@ def leave_child_and_die(path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def leave_sessions(path: str) -> list[int]:
+    """Leave two processes in sessions of their own, a child and a daemon, with a child each."""
+    file = Path(path)
+    file.touch()
+    for is_daemon in (False, True):
+        if os.fork() == 0:
+            if is_daemon and os.fork():
+                os._exit(0)  # noqa: TID251  the daemon's parent
+            for _ in range(2):
+                os.setsid()
+                with file.open("a", encoding="utf-8") as written:
+                    written.write(f"{os.getpid()} ")
+                if os.fork():
+                    break
+            while True:
+                signal.pause()
+    wait_until(lambda: file.read_text(encoding="utf-8").count(" ") == 4)
+    return [int(pid) for pid in file.read_text(encoding="utf-8").split()]
+
+
 def fork_and_return_twice() -> int:
     """Return in parent and child alike: the child must not act as a slot."""
     return os.fork()

@@ -128,6 +128,27 @@ def test_death_with_a_child_left_counts_tickets(driver, tmp_path):
     wait_until(lambda: not is_alive(int(path.read_text())), 2)
 
 
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_processes_in_sessions_of_their_own_end_with_the_slot(driver, tmp_path, how):
+    driver.start(0, 1)
+    left = driver.result(0, driver.call(0, tasks.leave_sessions, (str(tmp_path / "left"),))[0])
+    assert all(map(is_alive, left))
+
+    getattr(driver.host, how)(0)
+
+    wait_until(lambda: not any(map(is_alive, left)), 5)
+    assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2, "another slot goes on"
+
+
+def test_processes_in_sessions_of_their_own_end_with_the_pool(driver, tmp_path):
+    driver.start(0)
+    left = driver.result(0, driver.call(0, tasks.leave_sessions, (str(tmp_path / "left"),))[0])
+
+    driver.close(timeout=5)
+
+    assert not any(map(is_alive, left))
+
+
 def test_child_that_returns_from_the_task_is_no_slot(driver):
     driver.start(0)
 
