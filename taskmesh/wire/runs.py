@@ -265,7 +265,7 @@ class DoneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     returns: int = 0
 
 
-class Failed(msgspec.Struct, array_like=True):
+class Failed(msgspec.Struct, array_like=True, gc=False):
     """One attempt that did not succeed, or one task's bad end.
 
     Attributes:

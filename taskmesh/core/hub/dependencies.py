@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from taskmesh.core.hub.account import PORTION, Account
+from taskmesh.core.hub.account import Account
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.states import WAITING, Cause, Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
@@ -36,6 +36,10 @@ SKIPPED = "skipped"
 """`Failed.kind` in the hub alone: clients get "cancelled"."""
 RUNNING = State.RUNNING
 """For the hot path: in Python 3.11 an enum's attribute takes 90 ns."""
+LOOKS = 20_000
+"""Looks at tasks in one step: some 25 ms of work, and others get their turn."""
+PER_START, PER_END = 4, 25
+"""So many looks take as long as to queue a task, or to end one."""
 MOST_TEXT = 300
 """Characters of a bad end that a blocked task's error repeats."""
 
@@ -59,6 +63,25 @@ class HeldValue:
         self.sessions: set[int] = set()
 
 
+class Ending:
+    """The end of a task, while tasks that depend on it are yet to hear of it.
+
+    Attributes:
+        task: its id.
+        dependents: those tasks. heard: how many have.
+        failure: how it ended for those that wait for it, None for well.
+        for_needs: the same for those that are handed its result, which there may be no room for.
+    """
+
+    __slots__ = ("dependents", "failure", "for_needs", "heard", "task")
+
+    def __init__(self, task: int, dependents: list[TaskRecord], failure: Failed | None) -> None:
+        self.task = task
+        self.dependents = dependents
+        self.heard = 0
+        self.failure = self.for_needs = failure
+
+
 class Dependencies:
     """The graph of tasks on their way.
 
@@ -71,7 +94,8 @@ class Dependencies:
         values: outcomes that tasks on their way need, by the id of the task that gave them.
         kept: of these, the ones that clients have put there, until they drop them.
         brought: outcomes that are held for the Submit which is taken in.
-        settled: tasks that are to be queued, or ended if there is a failure, in the next step.
+        ended: ends that some tasks are yet to hear of.
+        settled: tasks that are to be queued, or ended if there is a failure.
         unused: outcomes that lanes have been sent and may forget, by session and client.
         blocked: how many tasks ended since one that they depend on had ended badly.
     """
@@ -84,6 +108,7 @@ class Dependencies:
         self.kept: dict[int, set[int]] = {}
         self.blocked = 0
         self.brought: list[int] = []
+        self.ended: deque[Ending] = deque()
         self.settled: deque[tuple[TaskRecord, Failed | None]] = deque()
         self.unused: dict[int, dict[int, list[int]]] = {}
 
@@ -188,9 +213,9 @@ class Dependencies:
             else:
                 ends.append((task, UNKNOWN_TASK))
         if not ends and not links.waits:
-            self._decide(record, links, None, record.id)
+            self._decide(record, links, None, None)
         for failed, failure in ends:
-            self._decide(record, links, failure, failed)
+            self._decide(record, links, failure, _blocked(failure, failed))
 
     # --- when tasks end -----------------------------------------------------------------------------------
 
@@ -222,30 +247,46 @@ class Dependencies:
             self._ended(task, dependents, Value(seq, b"", name, failure.attempt, failed=failure))
 
     def _ended(self, task: int, dependents: list[TaskRecord], value: Value) -> None:
-        """Apply the end of a task to those that depend on it under this id."""
-        seq, failure = value.seq, value.failed
-        alive = []
+        """Have the tasks hear of it that depend on one which has ended, and keep its outcome for them."""
+        ending, seq = Ending(task, dependents, value.failed), value.seq
         holders = 0
         for record in dependents:
+            if record.state <= RUNNING and seq in record.extra.links.needs:
+                holders += 1
+        if holders:
+            ending.for_needs = self._hold(task, value, holders) or value.failed
+        self.ended.append(ending)
+
+    def _tell(self, left: int) -> int:
+        """Tell tasks that are yet to hear of an end, at most so many; return how many may be told besides."""
+        ending = self.ended[0]
+        seq, first = ending.task & SEQ_MASK, ending.heard
+        some = ending.dependents[first : first + left]
+        ending.heard += len(some)
+        if ending.heard == len(ending.dependents):
+            self.ended.popleft()
+        end, blocked = ending.failure, _blocked(ending.failure, ending.task)
+        for_needs, without = ending.for_needs, _blocked(ending.for_needs, ending.task)
+        for record in some:
             if record.state <= RUNNING:
                 links = record.extra.links
                 links.waits -= 1
-                holders += seq in links.needs
-                alive.append((record, links))
-        too_large = self._hold(task, value, holders) if holders else None
-        for record, links in alive:
-            if record.state is not WAITING:
-                continue
-            end = failure or (too_large if seq in links.needs else None)
-            if end is not None or not links.waits or links.when == FAILURE:
-                self._decide(record, links, end, task)
+                if record.state is not WAITING:
+                    continue
+                if for_needs is not end and seq in links.needs:
+                    self._decide(record, links, for_needs, without)
+                elif end is not None or not links.waits or links.when == FAILURE:
+                    self._decide(record, links, end, blocked)
+        return left - len(some)
 
-    def _decide(self, record: TaskRecord, links: Links, failure: Failed | None, upstream: int) -> None:
+    def _decide(
+        self, record: TaskRecord, links: Links, failure: Failed | None, blocked: Failed | None
+    ) -> None:
         """Decide whether a task starts or never does, now that one that it depends on has ended.
 
         Args:
             failure: the bad end of the other.
-            upstream: its id.
+            blocked: how a task ends then that needs its success.
         """
         if links.is_settled:
             return
@@ -255,7 +296,7 @@ class Dependencies:
         if failure is not None and skipped and links.when != DONE:
             end = failure
         elif failure is not None and links.when == SUCCESS:
-            end = blocked_by(failure, upstream)
+            end = blocked
         elif links.waits and not (links.when == FAILURE and links.has_failed):
             return
         elif links.when == FAILURE and not links.has_failed:
@@ -275,6 +316,11 @@ class Dependencies:
                     return blocked_by(held.value.failed, base | seq)
         return None
 
+    @property
+    def is_settling(self) -> bool:
+        """True while tasks that others have waited for have ended, and not all of it is done."""
+        return bool(self.ended or self.settled)
+
     def settle(self, now: float, end: Callable[[TaskRecord, Cause, Failed], None]) -> None:
         """Queue tasks that have become ready, and end those that never start: a portion of them.
 
@@ -282,13 +328,17 @@ class Dependencies:
             end: ends a record, with all that follows.
         """
         ready: list[TaskRecord] = []
-        left = PORTION
-        while self.settled and left:
-            left -= 1
+        left = LOOKS
+        while left > 0 and (self.settled or self.ended):
+            if not self.settled:
+                left = self._tell(left)
+                continue
             record, failure = self.settled.popleft()
             if record.state is not State.WAITING:  # a pool has it from an earlier hub, which had it start
                 record.link().is_blocked = False
+                left -= 1
                 continue
+            left -= PER_START if failure is None else PER_END
             if failure is not None:
                 self.blocked += failure is not SKIP
                 end(record, Cause.SKIP if failure is SKIP else Cause.BLOCK, failure)
@@ -406,6 +456,10 @@ def blocked_by(failure: Failed, upstream: int) -> Failed:
         what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
         text = f"task {text_of(upstream)} ended first: {failure.kind}{f', {what}' if what else ''}"
     return Failed(0, 0, 0, DEPENDENCY, text=text[:MOST_TEXT], upstream=upstream & SEQ_MASK)
+
+
+def _blocked(failure: Failed | None, upstream: int) -> Failed | None:
+    return blocked_by(failure, upstream) if failure is not None else None
 
 
 def _too_large(value: Value, held: int) -> Failed:

@@ -131,6 +131,9 @@ def _check_edges(hub: HubState) -> None:
         if (links := record.links) is not None:
             dependents = links.dependents.get(task, ())
             waits.update(other.id for other in dependents if other.state <= State.RUNNING)
+    for ending in hub.dependencies.ended:
+        yet = ending.dependents[ending.heard :]
+        waits.update(other.id for other in yet if other.state <= State.RUNNING)
     for record in hub.ledger.tasks.values():
         if (links := record.links) is not None:
             require(links.waits == waits[record.id], "waits of a task are wrong", record.id, links.waits)

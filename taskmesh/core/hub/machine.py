@@ -135,7 +135,7 @@ class HubMachine:
     def deadline(self) -> float:
         state = self.state
         now = state.now
-        if self.cancellations.pending or state.dependencies.settled or self.clients.is_behind:
+        if self.cancellations.pending or state.dependencies.is_settling or self.clients.is_behind:
             return now
         first = min(self._sweep_at, now + self.config.stall / 2, self.schedules.deadline)
         timer = state.ledger.timers.deadline
@@ -166,7 +166,7 @@ class HubMachine:
         if is_behind or now >= self.schedules.deadline:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
-        if state.dependencies.settled:
+        if state.dependencies.is_settling:
             state.dependencies.settle(now, self.collector.never_starts)
         self.cancellations.publish()
         if state.acks_due:

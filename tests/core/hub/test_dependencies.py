@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.hub.account import PORTION
+from taskmesh.core.hub import dependencies
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, Failed, Held, Run, Value
 from tests.core.rig import EPOCH, HubRig, number_of, spec
@@ -412,16 +412,40 @@ def test_what_is_ready_goes_to_the_front_in_the_order_of_submission(rig):
     assert pushed(rig) == [first, *seqs, *others]
 
 
-def test_a_great_many_are_blocked_in_portions(rig):
+@pytest.mark.parametrize("when", [SUCCESS, DONE])
+def test_a_great_many_hear_of_an_end_in_portions(rig, monkeypatch, when):
+    """Each step looks at so many of them, if they are blocked and if they start."""
+    monkeypatch.setattr(dependencies, "LOOKS", 1000)
     session = rig.join()
     (first,) = rig.submit()
-    seqs = list(range(10, 10 + 2 * PORTION))
+    seqs = list(range(10, 1010))
     one = spec()
-    run = Run(number_of(one), 0, seqs, [b"x"] * len(seqs), after=[[first]] * len(seqs))
+    run = Run(number_of(one), 0, seqs, [b"x"] * len(seqs), after=[[first]] * len(seqs), when=when)
     rig.tell(ev.FromClient(1, m.Submit(2, [(number_of(one), one)], [run])))
     rig.fail(session, (1, first, 1))
-    assert rig.hub.deadline == rig.now
-    blocked = sum(kind == "dependency" for kind in rig.outcomes().values())
-    assert blocked == PORTION
-    rig.tell(ev.Tick())
-    assert sum(kind == "dependency" for kind in rig.outcomes().values()) == 2 * PORTION
+    settled, states = 0, rig.hub.state.ledger.waiting
+    each = dependencies.PER_END if when == SUCCESS else dependencies.PER_START
+    assert len(states) == len(seqs), "they have all heard in this step, and no more"
+    while rig.hub.deadline == rig.now:
+        rig.tell(ev.Tick())
+        settled += 1000 // each
+        assert len(states) == len(seqs) - settled
+    assert not states
+    if when == SUCCESS:
+        assert list(rig.outcomes()) == [first, *seqs]
+
+
+def test_one_that_is_given_up_before_it_has_heard_needs_nothing_any_more(rig, monkeypatch):
+    monkeypatch.setattr(dependencies, "LOOKS", 1)
+    session = rig.join()
+    (first,) = rig.submit()
+    seqs = [rig.depend(first) for _ in range(10)]
+    rig.report(session, done=((1, first, 1),))
+    rig.cancel(1, *seqs[3:])
+    while rig.hub.deadline == rig.now:
+        rig.tell(ev.Tick())
+    while rig.held[session]:
+        rig.report(session, done=(rig.held[session][0],))
+
+    assert set(rig.outcomes()) == {first, *seqs[:3]}
+    assert not rig.hub.state.dependencies.values
