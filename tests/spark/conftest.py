@@ -101,6 +101,21 @@ def bridge(request: pytest.FixtureRequest, mesh: Any) -> Any:
     return mesh if request.param == "mesh" else mesh.local()
 
 
+@pytest.fixture
+def conf(spark: Any) -> Iterator[dict[str, str]]:
+    """Entries of the session's conf for one test; it has what they were before."""
+
+    class Entries(dict[str, str]):
+        def __setitem__(self, name: str, value: str) -> None:
+            self.setdefault(name, spark.conf.get(name, None))
+            spark.conf.set(name, value)
+
+    entries = Entries()
+    yield entries
+    for name, before in entries.items():
+        spark.conf.set(name, before) if before else spark.conf.unset(name)
+
+
 class Mesh:
     """A mesh of one test's own: a hub, and pools that come and go."""
 

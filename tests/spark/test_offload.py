@@ -4,6 +4,7 @@ import functools
 import operator
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,21 +65,6 @@ def where(_):
 
 def _places(df: Any, function: Any) -> set[str]:
     return {row[0] for row in df.select(function("id")).collect()}
-
-
-@pytest.fixture
-def conf(spark) -> Iterator[dict[str, str]]:
-    """Entries of the session's conf for one test; it has what they were before."""
-
-    class Entries(dict[str, str]):
-        def __setitem__(self, name: str, value: str) -> None:
-            self.setdefault(name, spark.conf.get(name, None))
-            spark.conf.set(name, value)
-
-    entries = Entries()
-    yield entries
-    for name, before in entries.items():
-        spark.conf.set(name, before) if before else spark.conf.unset(name)
 
 
 def test_a_setting_offloads_functions_by_name_without_a_mark(spark, address, conf):
@@ -391,6 +377,18 @@ def test_a_stream_whose_pool_dies_is_sent_again_by_spark(own_mesh, under_way):
     assert under_way.result() == [(number, number) for number in range(ROWS)]
     assert under_way.failed_tasks == 1
     wait_until(lambda: not left(own_mesh.address), 20, "nothing is left")
+
+
+@pytest.mark.fault
+def test_a_stream_whose_slot_is_killed_says_by_what(spark, mesh):
+    def run_out_of_memory(batches):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+
+    told = failure(mesh.map_in_arrow(spark.range(1), run_out_of_memory, "id long").collect)
+
+    assert "its process ended with signal 9" in told
+    assert "another slot has begun this stream anew" in told
 
 
 @pytest.mark.fault

@@ -1,6 +1,8 @@
 """The surroundings of one of Spark's own functions in a slot: Spark task, zone, variables, hashes, files."""
 
+import logging
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark import SparkFiles
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
+from pyspark.sql.types import ArrayType, DoubleType, UserDefinedType
 
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, FunctionUnavailable
@@ -75,6 +78,82 @@ def test_the_variables_of_spark_s_conf_are_set_while_a_function_runs(spark, own_
     assert spark.range(1).select(offloaded("id")).first()[0] == f"small {home}", "a pool has its own"
     with Mesh(own_mesh.address) as mesh:
         assert mesh.submit(os.environ.get, "MODEL_NAME").result(20) is None
+
+
+@pytest.fixture
+def number(monkeypatch):
+    """A class whose Spark type is of the job's own code: this module has both here, and nowhere else."""
+
+    class Doubled(UserDefinedType):
+        @classmethod
+        def sqlType(cls):  # noqa: N802  Spark's name
+            return DoubleType()
+
+        @classmethod
+        def module(cls):
+            return __name__
+
+        def serialize(self, number):
+            return 2 * number.value
+
+        def deserialize(self, stored):
+            return Number(stored / 2)
+
+    class Number:
+        __UDT__ = Doubled()
+
+        def __init__(self, value):
+            self.value = value
+
+    monkeypatch.setattr(sys.modules[__name__], "Doubled", Doubled, raising=False)
+    return Number
+
+
+@pytest.mark.parametrize("has_arrow", [True, False])
+def test_types_of_the_job_s_own_code_travel(spark, mesh, number, has_arrow):
+    made = F.udf(lambda value: [number(float(value))], ArrayType(number.__UDT__), useArrow=has_arrow)
+
+    found = spark.range(3).select(mesh.offload(made)("id").alias("numbers"))
+
+    assert [row.numbers[0].value for row in found.collect()] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("form", ["udf", "stream"])
+def test_what_functions_log_is_in_spark_s_table_of_it(spark, mesh, conf, form):
+    conf["spark.sql.pyspark.worker.logging.enabled"] = "true"
+
+    def tell(number):
+        logging.getLogger("model").warning("%s %d", form, number)
+        sys.stdout.write(f"{form} printed {number}\n")
+        return number
+
+    def tell_each(batches):
+        for batch in batches:
+            tell(batch["id"][0].as_py())
+            yield batch
+
+    df = spark.range(0, 3, numPartitions=3)
+    if form == "udf":
+        assert len(df.select(mesh.offload(F.udf(tell, "long"))("id")).collect()) == 3
+    else:
+        assert len(mesh.map_in_arrow(df, tell_each, "id long").collect()) == 3
+
+    logs = (
+        spark.tvf.python_worker_logs().select("level", "msg", "logger").where(F.col("msg").startswith(form))
+    )
+    warned = [("WARNING", f"{form} {number}", "model") for number in range(3)]
+    printed = [("INFO", f"{form} printed {number}", "stdout") for number in range(3)]
+    assert sorted(values(logs)) == sorted(warned + printed)
+
+
+def test_a_traceback_has_the_local_variables_of_the_function_if_spark_wants_them(spark, mesh, conf):
+    conf["spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"] = "true"
+
+    def fail(number):
+        marker = number + 41
+        raise ValueError(marker > 0)
+
+    assert "marker = 41" in failure(spark.range(1).select(mesh.offload(F.udf(fail, "long"))("id")).collect)
 
 
 @pytest.fixture

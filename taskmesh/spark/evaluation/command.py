@@ -48,7 +48,7 @@ class FunctionCall(msgspec.Struct):
 
     Attributes:
         functions: their places among the command's functions.
-        types: of their results, as Spark's JSON.
+        types: of their results, as Spark's JSON, or "#" and the place of a pickle among the functions.
         args: the columns that the first one takes, by position.
         kwargs: those that it takes by name.
     """

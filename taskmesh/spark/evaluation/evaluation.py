@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import itertools
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -23,6 +25,7 @@ import pyarrow as pa
 from taskmesh.errors import ConfigError, FunctionUnavailable
 from taskmesh.pool.coroutines import runnable
 from taskmesh.serialize.code import load_function
+from taskmesh.serialize.payload import loads
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece
@@ -31,6 +34,11 @@ from taskmesh.spark.evaluation.piece import EvaluationContext
 
 ROWS_IN_FRAME: Final = 100
 LOCALTIME: Final = Path("/etc/localtime")
+LOGGED: Final = "PYSPARK_SPARK_SESSION_UUID"
+"""The variable by which Spark tells its Python workers to collect what functions log."""
+WITH_LOCALS: Final = "SPARK_TRACEBACK_WITH_LOCALS"
+"""The one by which it wants tracebacks with local variables."""
+_LOCALS_FRAMES: Final = 8
 
 Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
 """A partition's number, and its batches or groups; gives batches of results."""
@@ -41,8 +49,8 @@ class Evaluation:
 
     Args:
         text: the command, as `command.encode` gives it.
-        functions: the bytes of its functions, as `dump_function` gives them; after a table function's, the
-            pickled result of its `analyze`, if it has one.
+        functions: the bytes of its functions, as `dump_function` gives them, then pickles: of what a table
+            function's `analyze` has returned, and of types that only a pickle describes.
     """
 
     def __init__(self, text: str, *functions: bytes) -> None:
@@ -58,13 +66,40 @@ class Evaluation:
         if self._evaluate is None:
             self._evaluate = evaluator(commands.decode(self.text), self.functions)
         context, rows = piece.decode(data)
-        with running(context):
-            return piece.encode_results(list(self._evaluate(context.partition, rows)))
+        with running(context) as logs:
+            results = list(self._evaluate(context.partition, rows))
+        return piece.encode_results(results, logs.take())
+
+
+class Logs:
+    """Lines of JSON with all that functions log and print, if Spark collects it (`python_worker_logs()`)."""
+
+    def __init__(self) -> None:
+        self._out = io.StringIO()
+
+    def take(self) -> list[str]:
+        """The lines since the last call."""
+        lines = self._out.getvalue().splitlines()
+        self._out.seek(0)
+        self._out.truncate()
+        return [text for line in lines if (text := line.split(":", 2)[2])]
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Collect in PySpark's way, if Spark wants it."""
+        if LOGGED not in os.environ:
+            yield
+            return
+        worker_io = importlib.import_module("pyspark.logger.worker_io")
+        with contextlib.redirect_stdout(self._out), worker_io.capture_outputs():
+            yield
 
 
 @contextmanager
-def running(context: EvaluationContext) -> Iterator[None]:
+def running(context: EvaluationContext) -> Iterator[Logs]:
     """Let the functions see the Spark task as their `TaskContext`, and be in its environment and time zone.
+
+    Gives what they log.
 
     Raises:
         FunctionUnavailable: the time zone is not known here.
@@ -83,8 +118,15 @@ def running(context: EvaluationContext) -> Iterator[None]:
         )
     )
     try:
-        with _environment(context.environment), _in_zone(context):
-            yield
+        with _environment(context.environment), _in_zone(context), (logs := Logs()).collect():
+            yield logs
+    except Exception as error:
+        if WITH_LOCALS in context.environment:
+            told = traceback.TracebackException.from_exception(
+                error, limit=-_LOCALS_FRAMES, capture_locals=True, compact=True
+            )
+            error.add_note("".join(told.format()))
+        raise
     finally:
         spark_context._setTaskContext(None)
 
@@ -192,8 +234,9 @@ class _Given:
 def _with_types(calls: list[FunctionCall], functions: tuple[bytes, ...]) -> Iterator[tuple[Any, Any]]:
     parse = importlib.import_module("pyspark.sql.types")._parse_datatype_json_string
     for call in calls:
-        for place, returned in zip(call.functions, call.types, strict=True):
-            yield runnable(load_function(functions[place])), parse(returned)
+        for place, text in zip(call.functions, call.types, strict=True):
+            returned = loads(functions[int(text[1:])]) if text[:1] == "#" else parse(text)
+            yield runnable(load_function(functions[place])), returned
 
 
 def _infos(calls: list[FunctionCall]) -> Iterator[Any]:

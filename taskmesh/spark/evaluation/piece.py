@@ -7,7 +7,7 @@ finds its buffers aligned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,8 @@ Group: TypeAlias = "tuple[Batches, ...]"
 _ALIGNED: Final = 64
 _NO_ROWS: Final = pa.schema([])
 _FRAMES: Final = pa.schema([("frame", pa.binary())])
+_LOGS: Final = b"taskmesh.logs"
+"""The entry of a schema's metadata that holds the lines that functions have logged."""
 
 
 class EvaluationContext(msgspec.Struct, array_like=True):
@@ -57,7 +59,24 @@ class _Header(msgspec.Struct, array_like=True):
 
 
 _headers: Final = msgspec.msgpack.Decoder(_Header)
-_messages: Final = msgspec.msgpack.Decoder(tuple[int, int])
+
+
+class Message(NamedTuple):
+    """A message of a stream.
+
+    Attributes:
+        number: its place in the stream.
+        batches: its batches, which may be none; None for the end of the stream.
+        logs: the lines that the function has logged since the message before.
+    """
+
+    number: int
+    batches: Batches | None
+    logs: list[str]
+
+
+_messages: Final = msgspec.msgpack.Decoder(tuple[int, int, list[str]])
+_logs: Final = msgspec.json.Decoder(list[str])
 
 
 def encode(context: EvaluationContext, batches: Batches) -> pa.Buffer:
@@ -71,22 +90,23 @@ def encode_groups(context: EvaluationContext, groups: Sequence[Group]) -> pa.Buf
     return _encoded(_Header(context, [[len(side) for side in group] for group in groups]), sides)
 
 
-def encode_message(number: int, batches: Batches | None) -> pa.Buffer:
-    """A message of a stream: some batches, perhaps none, or None for its end."""
-    return _encoded((number, -1 if batches is None else len(batches)), [batches] if batches else [])
+def encode_message(message: Message) -> pa.Buffer:
+    """A message of a stream as it travels."""
+    number, batches, logs = message
+    return _encoded((number, -1 if batches is None else len(batches), logs), [batches] if batches else [])
 
 
-def decode_message(data: Buffer) -> tuple[int, Batches | None]:
-    """The number and the batches of a message; None for the end.
+def decode_message(data: Buffer) -> Message:
+    """The message of these bytes.
 
     Raises:
         msgspec.MsgspecError, pyarrow.ArrowException: it is no message.
     """
     reader, head = _opened(data)
-    number, count = _messages.decode(head)
+    number, count, logs = _messages.decode(head)
     if count <= 0:
-        return number, None if count else []
-    return number, list(pa.ipc.open_stream(reader))
+        return Message(number, None if count else [], logs)
+    return Message(number, list(pa.ipc.open_stream(reader)), logs)
 
 
 def _encoded(header: object, sides: Iterable[Batches]) -> pa.Buffer:
@@ -132,21 +152,28 @@ def _group(sides: list[Iterator[pa.RecordBatch]], counts: list[int]) -> Any:
     return iter(lists[0]) if len(lists) == 1 else tuple(lists)
 
 
-def encode_results(batches: Batches) -> pa.Buffer:
-    """The results of a piece; there may be none."""
-    return ipc.encode(batches[0].schema if batches else _NO_ROWS, batches)
+def encode_results(batches: Batches, logs: list[str]) -> pa.Buffer:
+    """The results of a piece, of which there may be none, and the lines that its functions have logged."""
+    schema = batches[0].schema if batches else _NO_ROWS
+    return ipc.encode(schema.with_metadata({_LOGS: msgspec.json.encode(logs)}) if logs else schema, batches)
 
 
-def decode_results(data: Buffer) -> Iterator[pa.RecordBatch]:
-    """The batches that a slot sent; each is known to be valid.
+def decode_results(data: Buffer) -> tuple[Iterator[pa.RecordBatch], list[str]]:
+    """The batches that a slot sent, each of which is known to be valid, and the lines.
 
     Raises:
-        pyarrow.ArrowException: they are not.
+        msgspec.MsgspecError, pyarrow.ArrowException: they are not.
     """
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+    reader = pa.ipc.open_stream(pa.py_buffer(data))
+    logs = (reader.schema.metadata or {}).get(_LOGS)
+    return _valid(reader, has_logs=logs is not None), _logs.decode(logs) if logs else []
+
+
+def _valid(reader: pa.RecordBatchReader, *, has_logs: bool) -> Iterator[pa.RecordBatch]:
+    with reader:
         for batch in reader:
             batch.validate(full=True)
-            yield batch
+            yield batch.replace_schema_metadata(None) if has_logs else batch
 
 
 def framed(frames: Iterable[bytes]) -> Iterator[pa.RecordBatch]:

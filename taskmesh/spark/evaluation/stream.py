@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from taskmesh.client.nested_client import client_here
 from taskmesh.client.sink import Sink, SinkInput
+from taskmesh.context import current_task
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece
 from taskmesh.spark.evaluation.evaluation import evaluator, running
-from taskmesh.spark.evaluation.piece import Batches, EvaluationContext
+from taskmesh.spark.evaluation.piece import Batches, EvaluationContext, Message
 
 MOST_BYTES: Final = 256 << 10
 MOST_BATCHES: Final = 100
@@ -58,6 +59,7 @@ class StreamOrder(msgspec.Struct, array_like=True):
         return f"{self.name}/out"
 
 
+BEGUN_ANEW: Final = "another slot has begun this stream anew: what the first one took is lost"
 _orders: Final = msgspec.msgpack.Decoder(StreamOrder)
 
 
@@ -78,6 +80,8 @@ class StreamedEvaluation:
         return self.text, *self.functions
 
     def __call__(self, data: Buffer) -> bytes:
+        if current_task().attempt > 1:  # the record of the first one's failure says how it ended
+            raise TaskMeshError(BEGUN_ANEW)
         order = _orders.decode(data)
         evaluate = evaluator(commands.decode(self.text), self.functions)
         client = client_here()
@@ -85,7 +89,8 @@ class StreamedEvaluation:
         results.send([])  # a second run of the task shows by this: what the first one took is lost to it
         with client.sink(order.batches_sink, order.window_bytes) as sink:
             given = _batches(BatchReceiver(sink), results.flush)
-            with running(order.context):
+            with running(order.context) as logs:
+                results.logs = logs.take
                 for batch in evaluate(order.context.partition, given):
                     results.add(batch)
         results.end()
@@ -152,17 +157,18 @@ class BatchReceiver:
             except TimeoutError:
                 return
             data = outcome.message()
-            number, batches = piece.decode_message(data)
+            number, batches, _ = piece.decode_message(data)
             self._sink.ack(outcome)
             if number < self._next or number in self._early:
-                raise TaskMeshError(
-                    "another slot has begun this stream anew: what the first one took is lost"
-                )
+                raise TaskMeshError(BEGUN_ANEW)
             self._early[number] = StreamMessage(data, batches)
 
 
 class BatchSender:
     """Batches that leave as messages of a stream, a window of them ahead of the one who takes them.
+
+    Attributes:
+        logs: gives the lines that go along.
 
     Args:
         sink_input: where they go.
@@ -177,6 +183,7 @@ class BatchSender:
         self._number = 0
         self._under_way: deque[tuple[TaskFuture[None], int]] = deque()
         self._bytes = 0
+        self.logs: Callable[[], list[str]] = list
         self._held: Batches = []
         self._size = 0
         self._since = 0.0
@@ -204,7 +211,7 @@ class BatchSender:
 
     def send(self, batches: Batches | None) -> None:
         """Send a message; wait for room."""
-        data = piece.encode_message(self._number, batches)
+        data = piece.encode_message(Message(self._number, batches, self.logs()))
         while self.is_full(len(data)):
             self._under_way[0][0].result()
         _ = self.put(data)

@@ -23,6 +23,7 @@ from pyspark.worker_util import read_command
 
 from taskmesh.errors import ConfigError
 from taskmesh.serialize.code import load_function
+from taskmesh.serialize.payload import dumps_bytes
 from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece
 from taskmesh.spark.evaluation.command import Extent, FunctionCall, PythonCommand, TableFunctionCall
@@ -64,15 +65,16 @@ def read_udfs(pickler: Any, infos: list[Any], kind: int, runner_conf: Any, eval_
     first = _common(marks)
     if first is None or first.settings.engine == "local":
         return _read_udfs(_Unmarked(pickler), infos, kind, runner_conf, eval_conf)
-    places = iter(range(len(pairs)))
-    calls = []
-    for info in infos:
-        own = list(islice(places, len(info.udfs)))
-        calls.append(FunctionCall(own, [pairs[n][1].json() for n in own], list(info.args), dict(info.kwargs)))
     functions = [
         mark.function if mark is not None else function_bytes(function)
         for mark, (function, _) in zip(marks, pairs, strict=True)
     ]
+    places = iter(range(len(pairs)))
+    calls = []
+    for info in infos:
+        own = list(islice(places, len(info.udfs)))
+        types = [_type_text(pairs[n][1], functions) for n in own]
+        calls.append(FunctionCall(own, types, list(info.args), dict(info.kwargs)))
     found = PythonCommand(__version__, kind, calls, None, *_confs(runner_conf, eval_conf))
     return _evaluated(first, found, functions)
 
@@ -94,6 +96,15 @@ def read_udtf(pickler: Any, info: Any, kind: int, runner_conf: Any, eval_conf: A
         functions.append(bytes(info.pickled_analyze_result))
     found = PythonCommand(__version__, kind, [], call, *_confs(runner_conf, eval_conf))
     return _evaluated(mark, found, functions)
+
+
+def _type_text(returned: Any, functions: list[bytes]) -> str:
+    """A type for a `FunctionCall`: JSON only names the class of a user-defined type, which pools may lack."""
+    text: str = returned.json()
+    if '"serializedClass"' not in text:
+        return text
+    functions.append(dumps_bytes(returned))
+    return f"#{len(functions) - 1}"
 
 
 class _Unmarked:

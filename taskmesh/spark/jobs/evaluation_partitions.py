@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from taskmesh.spark.evaluation import piece
-from taskmesh.spark.evaluation.evaluation import local_zone
+from taskmesh.spark.evaluation.evaluation import LOGGED, WITH_LOCALS, local_zone
 from taskmesh.spark.evaluation.piece import EvaluationContext, Group
 from taskmesh.spark.jobs.batch_size import BatchSizer
 from taskmesh.spark.jobs.counts import Tally
@@ -21,7 +22,7 @@ from taskmesh.spark.jobs.partitions import MOST_BYTES, Encoded, Partition, gathe
 from taskmesh.spark.steps.errors import MeshSchemaError
 
 _EXECUTOR_ENV: Final = "spark.executorEnv."
-_OF_SPARK: Final = ("SPARK_PIPELINED_UDF",)
+_OF_SPARK: Final = (LOGGED, WITH_LOCALS, "SPARK_PIPELINED_UDF")
 _OF_HOST: Final = frozenset({"PATH", "HOME", "USER", "TMPDIR", "JAVA_HOME"})
 _ABOUT_HOST: Final = ("LD_", "PYTHON", "PYSPARK_", "SPARK_", "TASKMESH_")
 """Variables that say where a host has its programs, libraries and files: a pool has its own."""
@@ -105,11 +106,20 @@ def checked(data: Any, tally: Tally) -> Iterator[pa.RecordBatch]:
     """
     tally.bytes_out += len(data)
     try:
-        for batch in piece.decode_results(data):
+        batches, logs = piece.decode_results(data)
+        relay(logs)
+        for batch in batches:
             tally.rows_out += batch.num_rows
             yield batch
     except pa.ArrowException as error:
         raise MeshSchemaError(f"a pool sent an invalid batch: {error}") from error
+
+
+def relay(logs: list[str]) -> None:
+    """Hand lines that functions have logged to Spark's JVM, as PySpark's own worker does."""
+    if sys.__stdout__ is not None:
+        sys.__stdout__.writelines(f"PYTHON_WORKER_LOGGING:{os.getpid()}:{line}\n" for line in logs)
+        sys.__stdout__.flush()
 
 
 def _sides(group: Any) -> Group:

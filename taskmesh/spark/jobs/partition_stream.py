@@ -24,11 +24,12 @@ from taskmesh.future import TaskFuture
 from taskmesh.retry import Retry
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.evaluation import piece
+from taskmesh.spark.evaluation.piece import Message
 from taskmesh.spark.evaluation.stream import BatchReceiver, BatchSender, StreamOrder
 from taskmesh.spark.jobs.connection import mesh_of
 from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.engine import speed_up_of, task_error
-from taskmesh.spark.jobs.evaluation_partitions import EvaluatedPartition, here
+from taskmesh.spark.jobs.evaluation_partitions import EvaluatedPartition, here, relay
 from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import SparkTask
@@ -97,7 +98,9 @@ class PartitionStream:
             exchange.start()
             try:
                 for data in self._results:
-                    for batch in piece.decode_message(data)[1] or []:
+                    message = piece.decode_message(data)
+                    relay(message.logs)
+                    for batch in message.batches or []:
                         batch.validate(full=True)
                         self._tally.rows_out += batch.num_rows
                         yield batch
@@ -109,10 +112,10 @@ class PartitionStream:
     def _take(self, batches: Iterable[pa.RecordBatch]) -> None:
         number = 0
         for batch in batches:
-            self._give(piece.encode_message(number, [batch]))
+            self._give(piece.encode_message(Message(number, [batch], [])))
             self._tally.rows_in += batch.num_rows
             number += 1
-        self._give(piece.encode_message(number, None))
+        self._give(piece.encode_message(Message(number, None, [])))
         self._given.end()
 
     def _give(self, data: pa.Buffer) -> None:
