@@ -244,6 +244,7 @@ class Sinks:
         self.news: set[str] = set()
         self.ends: dict[int, dict[int, Ended]] = {}
         self._unwritten: dict[tuple[str, int], Consumer] = {}
+        self._over: dict[int, int] = {}  # by client: the last generation that has ended
 
     # --- outcomes -----------------------------------------------------------------------------------------
 
@@ -264,7 +265,8 @@ class Sinks:
         if consumer is not None and consumer.generation < report.generation:
             self._take_back(sink, consumer)
             consumer = None
-        if consumer is None and report.number == 1 and self._may_open(client):
+        is_new = report.generation > self._over.get(client, 0)
+        if consumer is None and report.number == 1 and is_new and self._may_open(client):
             consumer = sink.consumers[client] = Consumer(client, report.generation, now)
         if consumer is None:  # it has closed, and waits to hear that all is taken in
             consumer = self._unwritten.get((sink.name, client))
@@ -349,8 +351,11 @@ class Sinks:
             if consumer is not None:
                 self._take_back(sink, consumer)
                 self._changed(sink.name)
+        self._over.pop(client, None)
 
     def _take_back(self, sink: SinkQueue, consumer: Consumer) -> None:
+        """End a consumer: an opening that comes again does not open its generation with other outcomes."""
+        self._over[consumer.client] = max(consumer.generation, self._over.get(consumer.client, 0))
         self._settle(sink.take_back(consumer))
 
     def withdraw(self, name: str, keys: Collection[tuple[int, int]]) -> None:

@@ -218,6 +218,22 @@ def test_a_consumer_that_thaws_is_told_to_begin_anew_and_what_it_acknowledges_do
     assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
 
 
+def test_an_opening_that_comes_again_gives_out_nothing_under_numbers_that_were_given_out(rig):
+    one = Consumer(rig, ONE)
+    seqs = produce(rig, 2)
+    assert one.seqs == seqs
+    live(rig, LEASE + 1)
+    other = Consumer(rig, OTHER)
+    other.ack(seqs[0])
+    other.report(closed=True)
+
+    one.say(1, [])  # it has not heard that it was taken in
+    one.ack(*seqs)
+
+    assert not one.known
+    assert rig.outcomes(SUBMITTER) == {seqs[0]: "done"}
+
+
 def test_over_a_new_link_it_begins_anew_and_gets_again_what_it_had(rig):
     one = Consumer(rig, ONE)
     seqs = produce(rig, 3)
