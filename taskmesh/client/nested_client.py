@@ -57,7 +57,7 @@ class NestedClient:
     """
 
     def __init__(self, context: NestedContext) -> None:
-        self._way = (context.address, context.keys)
+        self._way = _way(context)
         settings = {"mesh__address": context.address, "mesh__keys": context.keys}
         self._client = Client(load({}, settings), context.role, context.slot)
         self._submitters: dict[int, Submitter] = {}
@@ -66,7 +66,7 @@ class NestedClient:
 
     def serves(self, context: NestedContext) -> bool:
         """Return True if the client leads to the hub of this place, and has not ended."""
-        if self._way != (context.address, context.keys):
+        if self._way != _way(context):
             return False
         return not self._client.closed and self._client.table.refusal is None
 
@@ -168,6 +168,11 @@ def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
     threading.Thread(target=work, name="taskmesh-nested", daemon=True).start()
     return outcome.result()
+
+
+def _way(context: NestedContext) -> tuple[str, str, str]:
+    """Return the address, the keys, and with keys the client for whose user the session speaks."""
+    return context.address, context.keys, context.slot if context.keys else ""
 
 
 class ProcessClient:

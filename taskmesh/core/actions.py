@@ -134,10 +134,17 @@ class PeekSlot(msgspec.Struct):
 
 
 class AnswerSlot(msgspec.Struct):
-    """Tell a slot whether the task that it runs may submit tasks of its own."""
+    """Tell a slot whether the task that it runs may submit tasks of its own.
+
+    Attributes:
+        slot: The slot.
+        granted: Another slot works in its place meanwhile.
+        client: The client whose task it is.
+    """
 
     slot: int
     granted: bool
+    client: int = 0
 
 
 class CancelSlot(msgspec.Struct):

@@ -108,9 +108,10 @@ def _sink_families(machine: HubMachine) -> list[Family]:
     size = Family("taskmesh_sink_bytes", "gauge", "Bytes of these outcomes.")
     consumers = Family("taskmesh_sink_consumers", "gauge", "Clients that take from a sink.")
     for sink in machine.state.sinks.view():
-        waiting.add(sink["waiting"] + sink["unacknowledged"], sink=sink["sink"])
-        size.add(sink["bytes"], sink=sink["sink"])
-        consumers.add(sink["consumers"], sink=sink["sink"])
+        labels = {"sink": sink["sink"], **({"key": sink["key"]} if sink["key"] else {})}
+        waiting.add(sink["waiting"] + sink["unacknowledged"], **labels)
+        size.add(sink["bytes"], **labels)
+        consumers.add(sink["consumers"], **labels)
     return [waiting, size, consumers]
 
 

@@ -114,7 +114,7 @@ class PermitReply(msgspec.Struct, array_like=True):
         keys: the directory of the pool's keys; empty for none.
         role: whose key is shown; "hub" in the hub's own process, whose private gateway asks for none.
         trouble: why there is no address.
-        slot: the pool's name with the asking process's id.
+        slot: the pool's name with the asking process's id and its task's client, as a Hello says them.
     """
 
     granted: bool

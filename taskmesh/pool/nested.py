@@ -30,7 +30,7 @@ class NestedContext:
         keys: the directory of keys, empty for none.
         granted: another slot has this one's permit now; if not, the task must run its children itself.
         role: whose key is shown.
-        slot: the pool's name and this process's id.
+        slot: the pool's name, this process's id, and the task's client.
         queue: the task's own.
         priority: the task's own.
         adopt: takes the children, before the first of them is submitted.

@@ -77,13 +77,15 @@ class JournalKept(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class JournalHouse(msgspec.Struct, array_like=True):
-    """The client that a hub is to itself, and every hub after it with the same journal.
+    """A client that a hub is to itself, and every hub after it with the same journal.
 
     Attributes:
         client: its id.
+        user: the user whose schedules' firings are its tasks.
     """
 
     client: Counter
+    user: Name = ""
 
 
 class JournalSchedule(msgspec.Struct, array_like=True):

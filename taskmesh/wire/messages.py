@@ -39,7 +39,8 @@ class ClientHello(msgspec.Struct, tag=1):
 
     `first` is the number that its next Submit will have; numbers are never used twice. `credit`: bytes of
     deliveries it will hold unacknowledged; 0 for an embedded client. `link` counts its links to the hub.
-    `slot`: of a task that submits tasks: its pool's name and its process id, as SlotGone says them.
+    `slot`: of a task that submits tasks, POOL/PID@CLIENT: its pool's name and its process id, as SlotGone
+    says them, and in hexadecimal digits the client whose task it is.
     """
 
     client: int

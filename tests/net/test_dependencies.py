@@ -5,7 +5,7 @@ import os
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.errors import BadSignature, ConfigError, DependencyError
+from taskmesh.errors import BadSignature, ConfigError, DependencyError, TaskExpired
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.serialize.upstream import provided, provided_value
@@ -68,17 +68,22 @@ def test_promises_and_values_with_keys(programs: Programs, ring: Ring):
     keyed = Cluster.keyed(programs, ring)
 
     with keyed.mesh() as mesh, keyed.mesh(ring.peer("client", "bob")) as other:
-        approval = mesh.promise("approve")
+        approval = mesh.promise("shared:approve")
+        own = mesh.promise("own", expires=2.0)
+        assert other.fulfil("own", "another key's") is True
+        assert other.promise("own").result(END_S) == "another key's"
         shipped = mesh.submit(workload.echo, approval)
-        assert other.fulfil("approve", [1, 2]) is True
+        assert other.fulfil("shared:approve", [1, 2]) is True
         assert (shipped.result(END_S), approval.result(END_S)) == ([1, 2], [1, 2])
         assert mesh.submit(workload.echo, approval).result(END_S) == [1, 2]  # the client brings it
-        assert other.promise("approve").result(END_S) == [1, 2]
-        denied = mesh.submit(workload.echo, mesh.promise("deny"))
-        assert other.fulfil("deny", error=workload.Refusal("no")) is True
+        assert other.promise("shared:approve").result(END_S) == [1, 2]
+        denied = mesh.submit(workload.echo, mesh.promise("shared:deny"))
+        assert other.fulfil("shared:deny", error=workload.Refusal("no")) is True
         with pytest.raises(DependencyError) as caught:
             denied.result(END_S)
         assert isinstance(caught.value.__cause__, workload.Refusal)
+        with pytest.raises(TaskExpired):
+            own.result(END_S)
         data = mesh.put(os.urandom(3_000_000))
         assert [mesh.submit(workload.size_of, data).result(END_S) for _ in range(3)] == [3_000_000] * 3
         with mesh.batch() as batch:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from taskmesh.core.ids import client_of, parse
 from taskmesh.core.specs import spec_number
 from taskmesh.security.authorization import RIGHTS
 from taskmesh.security.keys import credentials_of
@@ -58,7 +59,10 @@ def test_a_worker_s_key_submits_no_more_than_its_running_tasks_may(
     with keyed.mesh() as mesh:
         future = mesh.submit(workload.hold, str(journal), "held", str(gate))
         wait_until(journal.exists, 20)
-        assert isinstance(thief.ask(submit), m.Accepted), "one does"
+        assert isinstance(thief.ask(submit), m.Busy), "one does, but it says of no user that it is his"
+        slot = f"first/1@{client_of(parse(future.task_id)):016x}"
+        assert isinstance(thief.ask(m.ClientHello(9, 0, slot=slot)), m.ClientWelcome)
+        assert isinstance(thief.ask(submit), m.Accepted)
         others = m.Submit(2, [(two, free)], [Run(two, 0, [2], [b"x"])])
         assert "on_client_loss" in thief.ask(others).reason
         assert "does not entitle it to a Query" in thief.ask(m.Query(1, "tasks")).reason

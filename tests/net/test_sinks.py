@@ -247,6 +247,22 @@ def test_with_keys_outcomes_are_verified(programs: Programs, ring: Ring):
         assert [future.result(WAIT_S) for future in futures] == [None] * 20
 
 
+def test_with_keys_a_sink_is_its_user_s_unless_its_name_says_that_it_is_shared(
+    programs: Programs, ring: Ring
+):
+    keyed = Cluster.keyed(programs, ring)
+    with keyed.mesh() as mesh, keyed.mesh(ring.peer("client", "bob")) as other:
+        with other.sink("shared:s") as shared, other.sink("s") as another_s, mesh.sink("s") as own:
+            mesh.with_options(sink="shared:s").submit(workload.echo, 1)
+            mesh.with_options(sink="s").submit(workload.echo, 2)
+            values: list[object] = []
+            take(shared, 1, values)
+            take(own, 1, values)
+            with pytest.raises(TimeoutError):
+                another_s.get(0.5)
+        assert values == [1, 2]
+
+
 def test_a_client_that_unpickles_nothing_takes_plain_data_whoever_made_it(programs: Programs):
     address = programs.hub()[1]
     programs.worker(address)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -37,6 +37,8 @@ _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 FAR = 1 << 40
 """Above any epoch."""
+STRANGER = 0xBAD
+"""The client's id of the holder of another key."""
 WALL = 1_795_392_000.0
 """The time that the clocks on the walls of hubs show when a world begins."""
 
@@ -83,6 +85,7 @@ class HubHost(Host[HubMachine]):
         falling: its clock goes back between two lives, and with it the epochs.
         wall: what the clock on its wall shows at the world's time 0. set_back: it has been set back.
         schedules_over: no schedule is taken any more.
+        stranger_hears: takes what is sent to the stranger.
         sink_bytes: what its sinks may hold; 0 for as much as other outcomes that it keeps.
     """
 
@@ -105,6 +108,7 @@ class HubHost(Host[HubMachine]):
         self.set_back = False
         self.schedules_over = False
         self.sink_bytes = 0
+        self.stranger_hears: Callable[[m.ToClient], None] = lambda message: None
         self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
 
@@ -161,7 +165,7 @@ class HubHost(Host[HubMachine]):
         audit.cancel_known.clear()  # that a task is over is written a little later
         entries = dict(read.entries)
         for entry in entries.values():
-            if isinstance(entry, JournalKept) and entry.key:
+            if isinstance(entry, JournalKept) and entry.key and not entry.user:
                 audit.kept((entry.name, entry.key), entry.until - self.wall)
         self.tell(read)
         audit.attempts.over |= audit.durability.reloaded(self.machine, entries)
@@ -218,11 +222,14 @@ class HubHost(Host[HubMachine]):
         acknowledged, put, epoch = collector.acknowledged, sinks.put, self.epoch
 
         def note(outcome: DoneRun | Failed) -> int:
-            self.setting.audit.consumption.settled(epoch, outcome)
+            if outcome.client != STRANGER:
+                self.setting.audit.consumption.settled(epoch, outcome)
             return acknowledged(outcome)
 
         def note_put(sink: str, name: str, outcome: DoneRun | Failed) -> None:
-            if isinstance(outcome, Failed):
+            if outcome.client == STRANGER:
+                pass  # nobody of this world has it
+            elif isinstance(outcome, Failed):
                 self.setting.audit.failed.add((outcome.client, outcome.seq))
             else:
                 plans = [self.setting.workload.plans[outcome.client, seq] for seq in outcome.seqs]
@@ -260,6 +267,9 @@ class HubHost(Host[HubMachine]):
             self.machine.state.ledger.counts.clear()
 
     def _handle(self, event: object) -> None:
+        if isinstance(event, ev.FromClient | ev.FromPool) and event.user:
+            super()._handle(event)  # the stranger's, who is promised nothing
+            return
         beat = event.message if type(event) is ev.FromPool else None
         if isinstance(beat, m.Beat) and beat.state == "draining":
             self.setting.audit.draining.add((beat.epoch, beat.session))
@@ -361,7 +371,7 @@ class HubHost(Host[HubMachine]):
 
     def _fired(self, message: m.Tasks) -> None:
         """Plans the tasks that schedules have made, and notes the names of their ticks."""
-        house = self.machine.state.house.client
+        house = self.machine.state.house.clients[""]
         for run in message.runs:
             for seq, payload in zip(run.seqs, run.payloads, strict=True) if run.client == house else ():
                 record = self.machine.state.ledger.tasks[house << SEQ_BITS | seq]
@@ -401,6 +411,9 @@ class HubHost(Host[HubMachine]):
             audit.pushed(self.machine, self.machine.state.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
+        if client == STRANGER:
+            self.stranger_hears(message)
+            return
         if isinstance(message, m.Accepted):
             self._check_accepted(client, message.number)
         if isinstance(message, m.Deliver):

@@ -51,6 +51,7 @@ from tests.simulation.scenes import (
     turned_slow,
 )
 from tests.simulation.setting import Setting
+from tests.simulation.stranger import Stranger, check_sessions
 from tests.simulation.workload import SINKS, Plan
 
 CHECK_EVERY = 150
@@ -207,6 +208,8 @@ class World:
             self._faults.plan_journal(random.Random(self.seed), self.hub, self.hub.disk)
         if not self.calm:
             self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
+        if self.seed % 3 == 1:
+            Stranger(self.setting, self.hub, random.Random(self.seed)).plan(self._heal_at)
         self.until(self._heal_at)
         self._faults.heal()
         self.setting.audit.consumption.all_is_well = True
@@ -377,6 +380,7 @@ class World:
         """The machines' own books."""
         if self.hub.up:
             self.hub.machine.check()
+            check_sessions(self.hub.machine)
         for pool in self.pools:
             if pool.up:
                 pool.machine.check()
@@ -463,9 +467,11 @@ class World:
             )
 
     def _check_sinks(self) -> None:
-        """Wait until the sinks are empty: consumers take and acknowledge everything."""
+        """Wait until the sinks are empty, but for a stranger's: consumers take and acknowledge everything."""
         deadline = self.setting.timetable.now + BOUND
-        while full := [sink for sink in self.hub.machine.state.sinks.view() if sink["bytes"]]:
+        while full := [
+            sink for sink in self.hub.machine.state.sinks.view() if sink["bytes"] and not sink["key"]
+        ]:
             self.setting.audit.require(
                 self.setting.timetable.now < deadline, "nobody takes what is in a sink", full
             )

@@ -21,13 +21,15 @@ class Account:
         held: bytes of outcomes that its tasks need; `size` includes them.
         whole: what it waits for of an earlier hub's time is all here.
         name: what it calls itself. user: whose key it showed, empty without keys.
+        owner: the user whose its tasks are, and what they name; of tasks that a task has submitted its user.
     """
 
-    __slots__ = ("accepted", "finished", "held", "name", "size", "tasks", "user", "whole")
+    __slots__ = ("accepted", "finished", "held", "name", "owner", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
         self.name = ""
         self.user = ""
+        self.owner = ""
         self.accepted = IntervalSet()
         self.finished = IntervalSet()
         self.tasks = 0

@@ -87,7 +87,7 @@ class Attachments:
         """Return the outcome that is kept of a task, if this client may have it, and when."""
         cache = self._hub.result_cache
         kept = cache.of_task(target, now)
-        if kept is None or kept.user != self._ledger.account(client).user:
+        if kept is None or kept.user != self._hub.owner(client):
             return None
         return kept.outcome, cache.pending(kept)
 
@@ -126,7 +126,7 @@ class Attachments:
     def _is_visible(self, client: int, target: int) -> bool:
         """Return True if a task is of the user whose key this client has shown."""
         owner = self._ledger.accounts.get(ids.client_of(target))
-        return owner is not None and owner.user == self._ledger.account(client).user
+        return owner is not None and owner.owner == self._hub.owner(client)
 
 
 def _target(text: str) -> int:

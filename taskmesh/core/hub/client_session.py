@@ -24,6 +24,15 @@ WORKER = "worker:"
 """Prefix of users whose key is a pool's: tasks that it runs submit tasks with it."""
 
 
+def placed(slot: str) -> tuple[str, int]:
+    """Return the pool and process of a task that submits tasks, and its client, 0 if a Hello says none."""
+    place, _, client = slot.rpartition("@")
+    try:
+        return place, int(client, 16)
+    except ValueError:
+        return slot, 0
+
+
 class ClientSession:
     """One client: its numbers, its credit, and the outcomes it has not acknowledged.
 
@@ -39,6 +48,7 @@ class ClientSession:
         name: Name of the program, for people.
         python: Its version of Python.
         slot: Pool and process of a task that submits tasks; else empty.
+        parent: Client of that task, 0 if it does not say.
         warning: Versions in which it differs from the hub, in words, or empty.
         credit: Bytes of deliveries that it holds unacknowledged; 0 if it is embedded.
         submitted: Number of the last Submit that is in the ledger.
@@ -60,6 +70,7 @@ class ClientSession:
         self.name = ""
         self.python = ""
         self.slot = ""
+        self.parent = 0
         self.warning = ""
         self.credit = 0
         self.submitted = 0

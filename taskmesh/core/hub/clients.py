@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.cancellations import Cancellations, Extent
-from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.client_session import ClientSession, placed
 from taskmesh.core.hub.lanes import LEAVING
+from taskmesh.core.hub.owners import Owners
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.sink_values import SinkValues
@@ -41,7 +42,12 @@ class Clients:
     """
 
     def __init__(
-        self, hub: HubState, cancellations: Cancellations, schedules: Schedules, sink_values: SinkValues
+        self,
+        hub: HubState,
+        cancellations: Cancellations,
+        schedules: Schedules,
+        sink_values: SinkValues,
+        owners: Owners,
     ) -> None:
         self._hub = hub
         self._config = hub.config
@@ -49,6 +55,7 @@ class Clients:
         self._cancellations = cancellations
         self._schedules = schedules
         self._sink_values = sink_values
+        self._owners = owners
         self.most_kept = hub.config.client_max_bytes
         self._forgotten: dict[int, bool] = {}
         self._opened = 0
@@ -85,7 +92,8 @@ class Clients:
             account.forget_finished()
             account.finished.add_all(sorted(self._hub.sinks.ends.get(hello.client, ())))
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
-        session.slot = hello.slot
+        session.slot, session.parent = placed(hello.slot)
+        self._owners.may_name(session)
         if odd and session.warning != odd:
             self._hub.log("client.versions", {"client": hello.name, "warning": odd})
         session.warning = odd
@@ -98,7 +106,10 @@ class Clients:
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Open the session of a client whose tasks a journal has; it may come back."""
-        if chunk.client in self._hub.clients or chunk.client == self._hub.house.client:
+        if self._hub.house.is_own(chunk.client):
+            self._ledger.account(chunk.client).owner = chunk.user
+            return
+        if chunk.client in self._hub.clients:
             return
         session = self._open(chunk.client, chunk.user, chunk.name, now)
         session.name, session.credit = chunk.name, 1
@@ -109,7 +120,7 @@ class Clients:
         self._opened += 1
         session.number = self._opened
         account = self._ledger.account(client)
-        account.name, account.user = name, user
+        account.name, account.user, account.owner = name, user, user
         return session
 
     def _may_be_dead(self, hello: m.ClientHello) -> bool:
@@ -164,9 +175,15 @@ class Clients:
         else:
             self._forget(session)
 
-    def on_slot_gone(self, slot: str) -> None:
-        """A slot's process has ended, or was killed: what its tasks have submitted ends with it."""
-        for session in [session for session in self._hub.clients.values() if session.slot == slot]:
+    def on_slot_gone(self, slot: str, user: str) -> None:
+        """A slot's process has ended, or was killed: what its tasks have submitted ends with it.
+
+        Args:
+            slot: its pool's name and its process id.
+            user: the user whose key the pool shows, as its slots do.
+        """
+        gone = [one for one in self._hub.clients.values() if one.slot == slot and one.user == user]
+        for session in gone:
             self.on_bye(session, cancel=False)
 
     def _forget(self, session: ClientSession) -> None:
@@ -216,7 +233,7 @@ class Clients:
     def orphans(self) -> int:
         """Tasks on their way whose clients have left; they are lost should this hub end."""
         here = {client for client, session in self._hub.clients.items() if session.present or session.linked}
-        here.add(self._hub.house.client)
+        here.update(self._hub.house.clients.values())
         accounts = self._ledger.accounts
         return sum(accounts[client].tasks for client in accounts.keys() - here)
 
@@ -229,8 +246,9 @@ class Clients:
         self._schedules.on_revoked(users)
         self._hub.letters.on_revoked(users)
         for client, account in list(self._ledger.accounts.items()):
-            if account.user in users:
-                self.cancel_tasks_of([client], f"the key of {account.user} was revoked")
+            if account.user in users or account.owner in users:
+                user = account.user if account.user in users else account.owner
+                self.cancel_tasks_of([client], f"the key of {user} was revoked")
                 session = self._hub.clients.get(client)
                 if session is not None:
                     self._forget(session)

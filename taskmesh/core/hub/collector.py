@@ -29,7 +29,7 @@ from taskmesh.core.hub.failures import (
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain, text_of
 from taskmesh.core.link import size_of
 from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held, Value
 
@@ -152,7 +152,7 @@ class Collector:
             return self._give(run, after)
         if entry.ignores_result:
             return self._give(bare(run), after)
-        self._hub.sinks.put(entry.spec.sink, entry.spec.name, run)
+        self._hub.sinks.put(self._hub.owned(run.client, entry.spec.sink), entry.spec.name, run)
         return size_of(run)
 
     def acknowledged(self, outcome: DoneRun | Failed) -> int:
@@ -179,7 +179,8 @@ class Collector:
         after = kept or self._write_down(record, failure, waiting)
         for waiter in waiting:
             if spec.sink and waiter == record.id and failure.kind != "cancelled":
-                self._hub.sinks.put(spec.sink, spec.name, _of_task(failure, waiter)[1][0])
+                sink = self._hub.owned(record.id >> SEQ_BITS, spec.sink)
+                self._hub.sinks.put(sink, spec.name, _of_task(failure, waiter)[1][0])
             else:
                 self.give(failure, waiter, after)
 
@@ -220,7 +221,7 @@ class Collector:
         return after
 
     def _user_of(self, task: int) -> str:
-        return self._ledger.account(task >> SEQ_BITS).user
+        return self._hub.owner(task >> SEQ_BITS)
 
     def was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
         """Return True if the attempt was sent to this session, even if that session is over."""
@@ -507,14 +508,14 @@ class Collector:
         failure = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         if failure.kind != "cancelled" and self._is_letter(record):
             account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
-            hub.letters.add(record, failure, hub.wall, account.user, account.name)
+            hub.letters.add(record, failure, hub.wall, account.owner, account.name)
         told = msgspec.structs.replace(failure, output="")
         kept = self.keep(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
         self._tell_ends(record, told, waiting, kept)
         if told.kind != "cancelled":
-            self.recent.remember(record, told, waiting)
+            self.recent.remember(record, told, waiting, self._user_of(record.id))
 
     def fulfilled(self, record: TaskRecord, run: DoneRun) -> None:
         """Ends a promise with its value: a run of one task, whose client and number do not matter."""
@@ -538,7 +539,7 @@ class Collector:
         waiting = self._ledger.drop(record)
         self._tell_ends(record, failure, waiting, kept)
         if cause is not Cause.SKIP:
-            self.recent.remember(record, failure, waiting)
+            self.recent.remember(record, failure, waiting, self._user_of(record.id))
 
     def _is_letter(self, record: TaskRecord) -> bool:
         """Return True if nobody waits for a call: it is detached, or a firing, or its client is away.
@@ -570,7 +571,7 @@ class Collector:
                 tick, key = {"task_id": text_of(record.id), "attempt": attempt}, record.more().key
                 self._hub.log(
                     "schedule.failed",
-                    {"firing": key[1] if key else "", **tick, "text": in_words(failure)[:TOLD_TEXT]},
+                    {"firing": plain(key[1]) if key else "", **tick, "text": in_words(failure)[:TOLD_TEXT]},
                 )
         extra = record.more()
         if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.states import TaskRecord
-from taskmesh.core.ids import SEQ_MASK
+from taskmesh.core.ids import SEQ_MASK, plain
 from taskmesh.core.link import size_of_failure
 from taskmesh.wire.journal import LETTER, JournalLetter
 from taskmesh.wire.runs import Failed, Run
@@ -57,7 +57,7 @@ class DeadLetters:
         """
         run = Run(record.spec.number, record.group, [record.id & SEQ_MASK], [record.payload])
         key = record.more().key
-        run.key = key[1] if key is not None else ""
+        run.key = plain(key[1]) if key is not None else ""
         run.part = record.part or ""
         if record.links is not None and record.links.needs:
             run.needs = [list(record.links.needs)]

@@ -15,7 +15,7 @@ from typing import Any
 from taskmesh.core.hub.account import Account
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.states import WAITING, Cause, Links, State, TaskRecord
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain, text_of
 from taskmesh.errors import TooLarge
 from taskmesh.wire.runs import (
     DEPENDENCY,
@@ -227,7 +227,7 @@ class Dependencies:
             for task, dependents in links.dependents.items():
                 value = Value(task & SEQ_MASK, payload, record.spec.spec.name, attempt)
                 if record.spec.is_promise:
-                    value.key = record.extra.key[1]
+                    value.key = plain(record.extra.key[1])
                 self._ended(task, dependents, value)
             links.dependents = {}
 

@@ -35,11 +35,19 @@ class RecentFailures:
     def __init__(self) -> None:
         self.by_task: OrderedDict[int, dict[str, object]] = OrderedDict()
 
-    def remember(self, record: TaskRecord, told: Failed, tasks: Iterable[int]) -> None:
-        """Keep a bad end for whoever asks why, by the ids of all tasks that have ended with it."""
+    def remember(self, record: TaskRecord, told: Failed, tasks: Iterable[int], user: str) -> None:
+        """Keep a bad end for whoever asks why, by the ids of all tasks that have ended with it.
+
+        Args:
+            record: the task.
+            told: how it has ended.
+            tasks: the ids.
+            user: the user whose task it is.
+        """
         where = f"attempt {told.attempt} on {told.worker or '?'}"
         end: dict[str, object] = {
             "name": record.spec.spec.name,
+            "user": user,
             "state": record.state.name,
             "queue": record.spec.route[0],
             "attempt": told.attempt,

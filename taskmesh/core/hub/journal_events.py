@@ -147,7 +147,7 @@ class JournalEvents:
             self._restore_outcomes(client, waiting)
         for chunk in restored:
             self._submissions.restore(chunk, now)
-            if chunk.client == self._hub.house.client:
+            if self._hub.house.is_own(chunk.client):
                 self._schedules.restored(chunk)
         for client, some in values.items():
             self._submissions.end_as_told(client, some.values())

@@ -27,7 +27,7 @@ from taskmesh.core.hub.states import (
     handed_back,
 )
 from taskmesh.core.hub.timers import Timers
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, text_of
 from taskmesh.errors import InvalidTransition
 from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, SINK_VALUE, DoneRun, Run, Spec
 
@@ -137,6 +137,13 @@ class Ledger:
             found = self.accounts[client] = Account()
         return found
 
+    def route_of(self, record: TaskRecord) -> Route:
+        """Return the route of a task, whose sink is its owner's."""
+        route: Route = record.spec.route
+        if not route[3]:
+            return route
+        return (*route[:3], owned(self.account(record.id >> SEQ_BITS).owner, route[3]))
+
     def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
         """Enters a run of tasks; those already known or finished are passed over.
 
@@ -172,7 +179,7 @@ class Ledger:
             size = sum(map(len, payloads))
             account.accepted.add_all(seqs)
         if run.key and records:
-            self._set_key(entry.spec.name, run.key, records[0])
+            self._set_key(entry.spec.name, owned(account.owner, run.key), records[0])
         self.accepted += count
         self.entered += count
         self.size += size
@@ -245,7 +252,7 @@ class Ledger:
         self.finished += 1
 
     def by_key(self, name: str, key: str) -> TaskRecord | None:
-        """The task on its way that was submitted under this key of this task name."""
+        """The task on its way that was submitted under this key, as `owned` has it, of this task name."""
         return self._keys.get((name, key))
 
     def _set_key(self, name: str, key: str, record: TaskRecord) -> None:
@@ -348,7 +355,7 @@ class Ledger:
             self._came_back(record)
         if records:
             first = records[0]
-            self.backlog.append(first.spec.route, first.spec.priority, group_of(first), records)
+            self.backlog.append(self.route_of(first), first.spec.priority, group_of(first), records)
 
     def send_round(self, record: TaskRecord, cause: Cause) -> None:
         """Queues a task again that a pool had; what was handed back unstarted keeps its attempt's number."""
@@ -366,7 +373,7 @@ class Ledger:
         """Puts a QUEUED record before the others of its group: it has waited already."""
         self._came_back(record)
         backlog = self.suspects if record.losses >= SUSPECT else self.backlog
-        backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
+        backlog.push_front(self.route_of(record), record.spec.priority, group_of(record), record)
 
     def _came_back(self, record: TaskRecord) -> None:
         """No pool has a record any more: what was put off until then is due."""

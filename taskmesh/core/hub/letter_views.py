@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from taskmesh.core.hub.dead_letters import DeadLetters
+from taskmesh.core.hub.owners import sees_all
 from taskmesh.core.ids import parse, text_of
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalLetter
@@ -35,11 +36,13 @@ class LetterViews:
 
         Args:
             query: the question.
-            user: the user who asks: a call is told to the one whose task it was.
+            user: the user who asks: an operator is told of all letters, others of those of their own tasks.
+                A call is told to the one whose task it was.
         """
         letters = self._dead_letters.letters
         if query.what == LISTED:
-            newest = islice(reversed(letters.items()), max(1, query.limit))
+            seen = (one for one in reversed(letters.items()) if sees_all(user) or one[1].user == user)
+            newest = islice(seen, max(1, query.limit))
             return m.Answer(query.number, [_row(text_of(task), letter) for task, letter in newest])
         if query.what not in (SHOWN, CALL):
             return None
@@ -47,11 +50,12 @@ class LetterViews:
         letter = letters.get(task)
         if letter is None:
             return m.Answer(query.number, None, _unknown(query.argument))
-        if query.what == SHOWN:
+        if query.what == SHOWN and (sees_all(user) or letter.user == user):
             return m.Answer(query.number, _details(text_of(task), letter))
         if letter.user != user:
             whose = f"the key {letter.user}" if letter.user else "a program without a key"
-            return m.Answer(query.number, None, f"only {whose}, whose task it was, can run it again")
+            may = "can run it again" if query.what == CALL else "and operators are shown it"
+            return m.Answer(query.number, None, f"only {whose}, whose task it was, {may}")
         if letter.run.needs:
             return m.Answer(query.number, None, HAS_VALUES)
         return m.Answer(query.number, text_of(task), specs=[letter.spec], runs=[letter.run])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from taskmesh.core import events as ev
 from taskmesh.core.actions import HubAction, WriteJournal
 from taskmesh.core.hub.adoption import Adoption
@@ -56,7 +58,10 @@ class HubMachine:
         self.ventilator = Ventilator(state)
         self.schedules = Schedules(state)
         self.sink_values = SinkValues(state, self.collector)
-        self.clients = Clients(state, self.cancellations, self.schedules, self.sink_values)
+        self.owners = Owners(state, self.pools, self.schedules)
+        self.clients = Clients(
+            state, self.cancellations, self.schedules, self.sink_values, owners=self.owners
+        )
         self.attachments = Attachments(state, self.collector, self.adoption)
         self.promises = Promises(state, self.collector)
         self.submissions = Submissions(
@@ -69,6 +74,7 @@ class HubMachine:
             ventilator=self.ventilator,
             schedules=self.schedules,
             sink_values=self.sink_values,
+            owners=self.owners,
         )
         self.views = Views(
             state,
@@ -79,7 +85,6 @@ class HubMachine:
             schedules=self.schedules,
         )
         self.letters = LetterViews(state.letters)
-        self.owners = Owners(state, self.pools, self.schedules)
         self.journal: JournalEvents | None = None
         if state.journal is not None:
             self.journal = JournalEvents(
@@ -263,7 +268,7 @@ class HubMachine:
             case m.PoolNeedSpec(specs=specs):
                 lane.known_specs.difference_update(specs)
             case m.SlotGone(pid=pid):
-                self.clients.on_slot_gone(f"{lane.pool}/{pid}")
+                self.clients.on_slot_gone(f"{lane.pool}/{pid}", lane.user)
             case _:
                 assert_never(message)
 
@@ -342,7 +347,7 @@ class HubMachine:
             case m.ClientBeat():
                 self._on_client_beat(session, message)
             case m.SinkReport():
-                self._on_sink_report(client, message, now)
+                self._on_sink_report(session, message, now)
             case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
                 self._on_request(client, message, user, now)
             case _:
@@ -352,7 +357,7 @@ class HubMachine:
         answer: m.Answer | None = None
         match request:
             case m.Query():
-                answer = self.letters.answer(request, user) or self.views.answer(request, now)
+                answer = self.letters.answer(request, user) or self.views.answer(request, now, user)
             case m.Command():
                 answer = self.letters.obey(request) or self.views.obey(request, now)
             case m.Fulfil():
@@ -383,8 +388,13 @@ class HubMachine:
         else:
             self.state.send(session.client, m.ClientRefused())
 
-    def _on_sink_report(self, client: int, report: m.SinkReport, now: float) -> None:
+    def _on_sink_report(self, session: ClientSession, report: m.SinkReport, now: float) -> None:
         """A client takes from a sink: tasks whose outcomes it has acknowledged have ended for theirs."""
+        client = session.client
+        if not self.owners.may_name(session):
+            self.state.send(client, m.SinkTold(report.sink, report.generation, report.number, known=False))
+            return
+        report = replace(report, sink=self.state.owned(client, report.sink))
         consumer, acked = self.state.sinks.report(client, report, now)
         after = max([self.collector.acknowledged(outcome) for outcome in acked], default=0)
         if acked:

@@ -11,15 +11,20 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
+from taskmesh.core.hub.client_session import WORKER
+from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 from taskmesh.wire import runs as r
 from taskmesh.wire.schedules import Declaration
 
 if TYPE_CHECKING:
+    from taskmesh.core.hub.client_session import ClientSession
     from taskmesh.core.hub.pools import PoolSessions
     from taskmesh.core.hub.schedules import Schedules
     from taskmesh.core.hub.state import HubState
 
+OPERATOR: Final = "operator:"
+"""Prefix of users who may look at everything."""
 _HUB: Final = "the hub"
 """The user of the hub's own clients; those of keys have a role and a colon before their names."""
 
@@ -30,6 +35,7 @@ class Who(enum.Enum):
     ANYBODY = "anybody: to name it gives nothing"
     SELF = "whoever says it: it is looked up among the speaker's own"
     USER = "the user whose it is; others are refused"
+    SCOPE = "each user has one of his own under that name (`core.ids.owned`)"
     PROCESS = "the process that opened it, which shows its user's key and its own token"
     HOLDER = "the session to which the attempt was sent"
     CONTENT = "whoever has what the number is a digest of"
@@ -38,7 +44,7 @@ class Who(enum.Enum):
 
 NAMED: Final[dict[tuple[type, str], tuple[str, Who]]] = {
     (m.ClientHello, "client"): ("client session", Who.USER),
-    (m.ClientHello, "slot"): ("slot of a pool", Who.USER),
+    (m.ClientHello, "slot"): ("slot of a pool, and the client whose task it runs", Who.HOLDER),
     (m.Submit, "number"): ("Submit", Who.SELF),
     (m.Submit, "specs"): ("spec", Who.CONTENT),
     (m.Submit, "cancels"): ("task", Who.SELF),
@@ -49,9 +55,9 @@ NAMED: Final[dict[tuple[type, str], tuple[str, Who]]] = {
     (m.ResultAck, "number"): ("delivery", Who.SELF),
     (m.Query, "argument"): ("task, schedule or dead letter", Who.ANYBODY),
     (m.Command, "target"): ("task, client, key, pool, limit, schedule or dead letter", Who.OPERATOR),
-    (m.Fulfil, "key"): ("promise", Who.ANYBODY),
+    (m.Fulfil, "key"): ("promise", Who.SCOPE),
     (m.DropSchedule, "name"): ("schedule", Who.USER),
-    (m.SinkReport, "sink"): ("sink", Who.ANYBODY),
+    (m.SinkReport, "sink"): ("sink", Who.SCOPE),
     (m.SinkReport, "generation"): ("consumer", Who.SELF),
     (m.SinkReport, "number"): ("report", Who.SELF),
     (m.SinkReport, "received"): ("delivery", Who.SELF),
@@ -59,14 +65,14 @@ NAMED: Final[dict[tuple[type, str], tuple[str, Who]]] = {
     (r.Run, "spec"): ("spec", Who.CONTENT),
     (r.Run, "group"): ("group", Who.SELF),
     (r.Run, "seqs"): ("task", Who.SELF),
-    (r.Run, "key"): ("task, promise or kept outcome; of an attachment a task's id", Who.ANYBODY),
+    (r.Run, "key"): ("task, promise or kept outcome; of an attachment a task's id", Who.SCOPE),
     (r.Run, "needs"): ("task", Who.SELF),
     (r.Run, "after"): ("task", Who.SELF),
     (r.Run, "part"): ("key of a limit", Who.ANYBODY),
-    (r.Spec, "name"): ("task function", Who.ANYBODY),
+    (r.Spec, "name"): ("task function", Who.SCOPE),
     (r.Spec, "queue"): ("queue", Who.ANYBODY),
     (r.Spec, "tags"): ("tag", Who.ANYBODY),
-    (r.Spec, "sink"): ("sink", Who.ANYBODY),
+    (r.Spec, "sink"): ("sink", Who.SCOPE),
     (r.LimitRule, "name"): ("limit", Who.ANYBODY),
     (r.Value, "seq"): ("task", Who.SELF),
     (r.Value, "key"): ("promise, whose signature names it", Who.SELF),
@@ -108,9 +114,14 @@ NAMED: Final[dict[tuple[type, str], tuple[str, Who]]] = {
 """The things that the fields of messages to the hub name, each with those who may name it.
 
 Here are refused: USER and PROCESS, but for the sessions of pools, whose keys and tokens the sockets compare
-(`security.authorization`). HOLDER is the fence of the collector, and of `Adoption` for what
-pools list. CONTENT is compared when a spec comes in.
+(`security.authorization`). SCOPE is `core.ids.owned`. HOLDER is the fence of the collector, and of `Adoption`
+for what pools list. CONTENT is compared when a spec comes in.
 """
+
+
+def sees_all(user: str) -> bool:
+    """Return True for operators, and where no keys are in use."""
+    return not user or user.startswith(OPERATOR)
 
 
 class Owners:
@@ -141,6 +152,20 @@ class Owners:
         """Return True if a client session is not this user's: nothing that he says for it counts."""
         owner = self.user_of(client)
         return owner is not None and owner != user
+
+    def may_name(self, session: ClientSession) -> bool:
+        """Return True if a client may name things: with a pool's key only a task that submits tasks may.
+
+        It names what is of the user for whom it runs, as soon as the hub knows that a pool of this key has a
+        task of the client that it says is its own.
+        """
+        account = self._hub.ledger.account(session.client)
+        if session.parent and account.owner == session.user:
+            lanes = [lane for lane in self._hub.lanes.values() if lane.user == session.user]
+            held = (record for lane in lanes for record in lane.held())
+            if any(session.parent in (one.id >> SEQ_BITS, one.known_as >> SEQ_BITS) for one in held):
+                account.owner = self._hub.owner(session.parent)
+        return account.owner != session.user or not session.user.startswith(WORKER)
 
     def refusal(self, request: m.PutSchedule | m.DropSchedule, user: str) -> str:
         """Return why a user may not ask for this, or an empty text: the schedule is another's."""

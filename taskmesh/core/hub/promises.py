@@ -24,12 +24,14 @@ class Promises:
 
     def on_fulfil(self, client: int, fulfil: m.Fulfil, now: float) -> m.Answer:
         """End the promise of a key, or keep its outcome for whoever asks; answer whether this came first."""
-        key = (PROMISE_NAME, fulfil.key)
+        ledger = self._hub.ledger
+        key = (PROMISE_NAME, self._hub.owned(client, fulfil.key))
         first = self._hub.result_cache.find(key, now) is None
         if first:
             outcome = self._outcome(client, fulfil)
-            self._hub.result_cache.keep_for(key, fulfil.keep, outcome, now, wall=self._hub.wall)
-            record = self._hub.ledger.by_key(*key)
+            user = self._hub.owner(client)
+            self._hub.result_cache.keep_for(key, fulfil.keep, outcome, now, wall=self._hub.wall, user=user)
+            record = ledger.by_key(*key)
             if record is not None and record.spec.is_promise:
                 if isinstance(outcome, DoneRun):
                     self._collector.fulfilled(record, outcome)

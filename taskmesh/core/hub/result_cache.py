@@ -9,7 +9,7 @@ from typing import Final
 
 from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.states import TaskRecord
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, plain
 from taskmesh.core.link import size_of, size_of_failure
 from taskmesh.wire.journal import KEPT, JournalKept
 from taskmesh.wire.runs import DoneRun, Failed
@@ -37,7 +37,7 @@ class CachedOutcome:
         number: its place in the journal.
         until: the hub's time of its end.
         outcome: the result of one task, or its bad end.
-        key: the name and the key of the task; None if no later submission is answered with it.
+        key: the name of the task and its key, as `owned` has it; None if it answers no submission.
         tasks: the ids by which it can be asked for.
         user: whose tasks these are.
         size: the bytes that it is counted for.
@@ -63,7 +63,7 @@ class CachedOutcome:
         """Return the entry of the journal, with the time on the wall until which it is kept."""
         entry = JournalKept(until, [(task >> SEQ_BITS, task & SEQ_MASK) for task in self.tasks], self.user)
         if self.key is not None:
-            entry.name, entry.key = self.key
+            entry.name, entry.key = self.key[0], plain(self.key[1])
         if isinstance(self.outcome, Failed):
             entry.failed = self.outcome
         else:
@@ -133,11 +133,13 @@ class ResultCache:
             key = None  # the first one answers it
         return kept
 
-    def keep_for(self, key: Key, keep: float, outcome: Outcome, now: float, *, wall: float = 0.0) -> None:
+    def keep_for(
+        self, key: Key, keep: float, outcome: Outcome, now: float, *, wall: float = 0.0, user: str = ""
+    ) -> None:
         """Note an outcome for `keep` seconds, if another attempt would come to it as well."""
         if keep <= 0 or not _answers(outcome):
             return
-        self._put(CachedOutcome(self._next, now + keep, outcome, key, [], ""), wall + keep)
+        self._put(CachedOutcome(self._next, now + keep, outcome, key, [], user), wall + keep)
 
     def add(self, key: Key, task: int, now: float, *, wall: float = 0.0, user: str = "") -> CachedOutcome:
         """Have another task answered with the outcome of a key: it can be asked for by its id, too."""
@@ -157,7 +159,7 @@ class ResultCache:
         if outcome is None or left <= 0:
             self._drop(number)
             return
-        key = (entry.name, entry.key) if entry.key and _answers(outcome) else None
+        key = (entry.name, owned(entry.user, entry.key)) if entry.key and _answers(outcome) else None
         tasks = [client << SEQ_BITS | seq for client, seq in entry.tasks]
         self._insert(CachedOutcome(number, now + left, outcome, key, tasks, entry.user))
 

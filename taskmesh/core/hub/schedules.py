@@ -198,9 +198,11 @@ class Schedules:
         key = f"{declaration.name}@{text_of_tick(tick)}{mark}"
         entry = hub.specs.setdefault(schedule.entry.number, schedule.entry)
         payload = with_tick(tick, declaration.payload)
-        run = Run(entry.number, schedule.group, [hub.house.draw()], [payload], key)
+        client, seq = hub.house.draw(schedule.user, lambda one: one in hub.clients or one in ledger.accounts)
+        run = Run(entry.number, schedule.group, [seq], [payload], key)
         run.part = declaration.part
-        [record] = ledger.accept(hub.house.client, entry, run, hub.now, fresh=True)
+        ledger.account(client).owner = schedule.user
+        [record] = ledger.accept(client, entry, run, hub.now, fresh=True)
         schedule.living.append(record)
         schedule.counts["fired"] += 1
         if hub.journal is not None and declaration.spec.durable is not False:
@@ -222,7 +224,8 @@ class Schedules:
             return
         if spec.acks == "late":
             wall = self._hub.wall
-            chunk = JournalChunk(self._hub.house.client, schedule.user, schedule.name, wall, [run])
+            client = record.id >> SEQ_BITS
+            chunk = JournalChunk(client, schedule.user, schedule.name, wall, [run])
             journal.accept(chunk, self._hub.specs, ())
         self._ledger.wait(record, math.inf, self._hub.wall)
         self._unwritten.append((journal.upcoming, record))

@@ -86,7 +86,8 @@ class SinkValues:
             if entry is None or not entry.is_sink_value:
                 continue
             if seqs is not None or entry.spec.on_client_loss == "cancel":
-                given_up.setdefault(entry.spec.sink, set()).add((client, seq))
+                sink = self._hub.owned(client, entry.spec.sink)
+                given_up.setdefault(sink, set()).add((client, seq))
         for sink, keys in given_up.items():
             self._hub.sinks.withdraw(sink, keys)
             if seqs is None and client in self._hub.clients:  # it is told should it come back
@@ -101,7 +102,7 @@ class SinkValues:
         seqs, payloads = [record.id & SEQ_MASK for record in records], [record.payload for record in records]
         run = DoneRun(entry.number, client, 1, name, seqs, payloads, 0.0)
         if spec.sink:
-            self._hub.sinks.put(spec.sink, spec.name, run)
+            self._hub.sinks.put(self._hub.owned(client, spec.sink), spec.name, run)
         else:
             self._collector.acknowledged(bare(run))
         for record in records:

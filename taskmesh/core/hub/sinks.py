@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.ids import plain, user_of
 from taskmesh.core.link import ReceiveWindow, SendWindow, size_of, size_of_failure
 from taskmesh.wire.messages import MOST_SINKS, SinkDeliver, SinkReport, SinkTold
 from taskmesh.wire.runs import DoneRun, Failed
@@ -118,7 +119,7 @@ class SinkQueue:
     """One sink.
 
     Attributes:
-        name: its name.
+        name: its name, as `owned` has it.
         waiting: outcomes that no consumer has, with their tasks' names, oldest first.
         count: the number of these.
         size: bytes of all that is not acknowledged.
@@ -184,7 +185,7 @@ class SinkQueue:
     def delivery(self, consumer: Consumer, now: float) -> SinkDeliver:
         """Return the next delivery to a consumer; something waits."""
         window = consumer.deliveries
-        message = SinkDeliver(self.name, consumer.generation, window.next, reports=consumer.taken)
+        message = SinkDeliver(plain(self.name), consumer.generation, window.next, reports=consumer.taken)
         size = count = 0
         while self.waiting and size < MOST_BYTES and count < MOST_OUTCOMES:
             room = consumer.credit - consumer.size
@@ -256,6 +257,8 @@ class Sinks:
     def report(self, client: int, report: SinkReport, now: float) -> tuple[Consumer | None, list[Ended]]:
         """A consumer opens a sink, acknowledges outcomes, gives credit, or closes it.
 
+        The report names the sink as `owned` has it.
+
         Returns:
             The consumer, None if it is not known, and what it has acknowledged, as outcomes of runs without
             results.
@@ -298,11 +301,11 @@ class Sinks:
             after: the number of the journal's changes that have what it acknowledges; 0 if they are written.
         """
         if consumer is None:
-            return SinkTold(report.sink, report.generation, report.number, known=False)
+            return SinkTold(plain(report.sink), report.generation, report.number, known=False)
         if after:
             consumer.unwritten.append((report.number, after))
             self._unwritten[report.sink, consumer.client] = consumer
-        return SinkTold(report.sink, report.generation, consumer.taken)
+        return SinkTold(plain(report.sink), report.generation, consumer.taken)
 
     def written(self, number: int) -> list[SendClient]:
         """The journal has the changes up to a number: tell consumers which of their reports are taken in."""
@@ -314,7 +317,8 @@ class Sinks:
             if not unwritten:
                 del self._unwritten[name, client]
             if consumer.taken > before:
-                sends.append(SendClient(client, SinkTold(name, consumer.generation, consumer.taken)))
+                told = SinkTold(plain(name), consumer.generation, consumer.taken)
+                sends.append(SendClient(client, told))
         return sends
 
     def _may_open(self, client: int) -> bool:
@@ -396,7 +400,8 @@ class Sinks:
     def view(self) -> list[dict[str, Any]]:
         return [
             {
-                "sink": sink.name,
+                "sink": plain(sink.name),
+                "key": user_of(sink.name),
                 "waiting": sink.count,
                 "unacknowledged": sum(len(consumer.held) for consumer in sink.consumers.values()),
                 "bytes": sink.size,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from itertools import count
 
 from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
 from taskmesh.core.hub.client_session import ClientSession
@@ -18,7 +20,7 @@ from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.sinks import Sinks
 from taskmesh.core.hub.unclaimed import Unclaimed
-from taskmesh.core.ids import house_of
+from taskmesh.core.ids import house_of, owned
 from taskmesh.wire.journal import HOUSE, JournalHouse
 from taskmesh.wire.messages import ToClient, ToPool
 
@@ -29,42 +31,56 @@ before it, which go on under the same client, have lower numbers."""
 
 
 class House:
-    """The client that a hub is to itself, whose tasks are the firings of schedules.
+    """The clients that a hub is to itself, one for each user: their tasks are the firings of schedules.
 
     Args:
         epoch: the hub's epoch.
-        journal: the hub's journal, if it has one: the next hub is the same client then.
+        journal: the hub's journal, if it has one: the next hub is the same clients then.
 
     Attributes:
-        client: its id.
+        clients: their ids, by user.
     """
 
     def __init__(self, epoch: int, journal: JournalEntries | None) -> None:
-        self.client: int = house_of(epoch)
+        self.clients: dict[str, int] = {"": house_of(epoch)}
+        self._epoch = epoch
         self._journal = journal
-        self._is_known = False
+        self._known: set[str] = set()
         self._seq = 0 if journal is None else epoch << EPOCH_BITS
 
     def is_own(self, client: int) -> bool:
         """Return True if this is no client that somebody else could be."""
-        return client == self.client
+        return client in self.clients.values()
 
-    def draw(self) -> int:
-        """Return the counter of the next task."""
+    def draw(self, user: str, is_taken: Callable[[int], bool]) -> tuple[int, int]:
+        """Return the client and the counter of the next task for a user's schedule.
+
+        Args:
+            user: the user.
+            is_taken: tells of an id that somebody has who has guessed it.
+        """
+        if user not in self.clients:
+            numbers = (house_of(self._epoch, user, number) for number in count())
+            self.clients[user] = next(client for client in numbers if not is_taken(client))
+        if user not in self._known:
+            self._known.add(user)
+            self._write(user)
         self._seq += 1
-        if not self._is_known:
-            self._is_known = True
-            self.rewrite()
-        return self._seq
+        return self.clients[user], self._seq
 
     def restore(self, entry: JournalHouse) -> None:
-        """Be the client that the hub before was."""
-        self.client, self._is_known = entry.client, True
+        """Be a client that the hub before was."""
+        self.clients[entry.user] = entry.client
+        self._known.add(entry.user)
 
     def rewrite(self) -> None:
-        """Have the client's id written, if it has had tasks."""
-        if self._journal is not None and self._is_known:
-            self._journal.put(HOUSE, 0, JournalHouse(self.client))
+        """Have the ids of those that have had tasks written."""
+        for user in self._known:
+            self._write(user)
+
+    def _write(self, user: str) -> None:
+        if self._journal is not None:
+            self._journal.put_named(HOUSE, (user,), JournalHouse(self.clients[user], user))
 
 
 class HubState:
@@ -84,7 +100,7 @@ class HubState:
         journal: the tasks that are written down; None without a journal.
         letters: tasks that have ended badly while nobody waited for them.
         sinks: outcomes that go to consumers.
-        house: the hub's own client.
+        house: the hub's own clients.
         unwritten: clients of whose Submits the journal has not all.
         clock_offset: the time on the wall less the hub's own; None before the shell has told it.
         acks_due: clients that are to hear how many of their Submits are in the ledger, and by when.
@@ -123,6 +139,15 @@ class HubState:
     def wall(self) -> float:
         """The time on the wall, in seconds since the epoch."""
         return self.now + (self.clock_offset or 0.0)
+
+    def owner(self, client: int) -> str:
+        """Return the user whose a client's tasks are; empty without keys."""
+        account = self.ledger.accounts.get(client)
+        return account.owner if account is not None else ""
+
+    def owned(self, client: int, name: str) -> str:
+        """Return the name under which the hub keeps what a client calls so."""
+        return owned(self.owner(client), name)
 
     def open_lane(self, lane: Lane) -> None:
         """Enters the lane of a new session, the highest one yet."""

@@ -17,6 +17,7 @@ from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import is_durable, without
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
+from taskmesh.core.hub.owners import Owners
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.sink_values import SinkValues
@@ -54,6 +55,7 @@ class Submissions:
         ventilator: Ventilator,
         schedules: Schedules,
         sink_values: SinkValues,
+        owners: Owners,
     ) -> None:
         self._hub = hub
         self._config = hub.config
@@ -66,6 +68,7 @@ class Submissions:
         self._ventilator = ventilator
         self._schedules = schedules
         self._sink_values = sink_values
+        self._owners = owners
         self.set_aside = SetAside(hub.ledger, hub.dependencies)
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
@@ -322,7 +325,8 @@ class Submissions:
             )
             self._hub.out.append(SendClient(session.client, m.ClientRefused(reason)))
             return False
-        if self._fits(session, submit, count, size) and (not nested or self._pools.have_work(session.user)):
+        may_act = not nested or (self._owners.may_name(session) and self._pools.have_work(session.user))
+        if may_act and self._fits(session, submit, count, size):
             return True
         self._hub.out += self.owed(session.client)
         self._hub.out.append(SendClient(session.client, m.Busy(submit.number, RETRY_BUSY)))
@@ -394,8 +398,9 @@ class Submissions:
         """Have promises WAIT for somebody to fulfil them, and values for room in their sink."""
         for record in records:
             self._ledger.move(record, Cause.AWAIT)
-        if entry.is_sink_value:
-            self._sink_values.enter(entry.spec.sink, records)
+        if entry.is_sink_value and records:
+            sink = entry.spec.sink and self._hub.owned(records[0].id >> SEQ_BITS, entry.spec.sink)
+            self._sink_values.enter(sink, records)
 
     def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
         """Enters tasks that depend on others: they WAIT, if only to the end of this step.
@@ -460,7 +465,7 @@ class Submissions:
             return True
         if self._answer(client, run, entry, now):
             return True
-        first = self._ledger.by_key(entry.spec.name, run.key)
+        first = self._ledger.by_key(entry.spec.name, self._hub.owned(client, run.key))
         if first is None or entry.spec.shared != "all":
             return False
         self._ledger.attach(client, run.seqs[0], first)
@@ -472,12 +477,13 @@ class Submissions:
 
     def _answer(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
         """Answer a task with the outcome that is kept for its key; return False if there is none."""
-        seq, key, cache = run.seqs[0], (entry.spec.name, run.key), self._hub.result_cache
+        seq, cache = run.seqs[0], self._hub.result_cache
+        key = (entry.spec.name, self._hub.owned(client, run.key))
         cached = cache.find(key, now)
         if cached is None:
             return False
         if entry.spec.detach:
-            user = self._ledger.account(client).user
+            user = self._hub.owner(client)
             cached = cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
         kept = cached.outcome
         self._ledger.answered(client, seq)

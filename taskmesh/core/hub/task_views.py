@@ -17,7 +17,7 @@ from taskmesh.core.hub.lanes import LaneState
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.core.hub.ticks import text_of_tick
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.wire.limit_rules import text_of
 
 MOST_LOOKS = 50_000
@@ -83,6 +83,7 @@ class TaskViews:
         extra = record.extra
         return {
             **self._brief(task, record),
+            "user": self._hub.owner(task >> SEQ_BITS),
             "priority": record.spec.priority,
             "tags": sorted(record.spec.route[1]),
             "bytes": len(record.payload),
@@ -164,8 +165,9 @@ class TaskViews:
 
     def _no_slot(self, record: TaskRecord) -> str:
         """Return the reason why no pool has a queued task, in words."""
-        queue, tags, _, sink = record.spec.route
-        serving = [lane for lane in self._hub.lanes.values() if lane.serves(record.spec.route)]
+        route = self._ledger.route_of(record)
+        queue, tags, _, sink = route
+        serving = [lane for lane in self._hub.lanes.values() if lane.serves(route)]
         if not serving:
             wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
             return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
@@ -179,7 +181,7 @@ class TaskViews:
 
     def _why_waiting(self, record: TaskRecord, now: float) -> str:
         if record.spec.is_promise:
-            return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
+            return f"it is a promise: `taskmesh fulfil {plain(record.extra.key[1])}` ends it"
         if record.spec.is_sink_value:
             return _full(record.spec.spec.sink)
         if record.spec.is_attachment:
@@ -200,7 +202,7 @@ class TaskViews:
         if record.part is None:
             return ""
         backlog = self._ledger.suspects if record.losses >= SUSPECT else self._ledger.backlog
-        lineup = backlog.limited.get((record.spec.route, record.spec.priority))
+        lineup = backlog.limited.get((self._ledger.route_of(record), record.spec.priority))
         part = lineup.parts.get(record.part) if lineup is not None else None
         counter = None if lineup is None or part is None else lineup.waits_for or part.waits_for
         if counter is None or lineup is None or part is None:
@@ -234,4 +236,4 @@ class TaskViews:
 
 
 def _full(sink: str) -> str:
-    return f"sink {sink!r} is full: nobody takes from it, or not fast enough (Mesh.sink)"
+    return f"sink {plain(sink)!r} is full: nobody takes from it, or not fast enough (Mesh.sink)"

@@ -12,7 +12,7 @@ from taskmesh.core.hub.lanes import READY, Lane, LaneState
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, TaskRecord
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.wire.messages import Tasks
 from taskmesh.wire.runs import LaneRun
 
@@ -339,14 +339,21 @@ class Ventilator:
         each = UNSEEN if head is None else 2 * head.spec.result_size or UNSEEN
         room = MOST_AT_ONCE
         if len(self._ledger.tasks) * each > left:
-            specs, lanes = self._hub.specs, self._hub.lanes.values()
-            counts = [count for lane in lanes for count in lane.counts.items()]
-            under_way = sum(count for number, count in counts if specs[number].route[3] == sink)
+            under_way = self._under_way(sink)
             room = max(0, int(left / each) - under_way)
             if not room and not under_way and sinks.is_empty(sink):
                 room = 1  # larger than a sink may be, and one at a time
         (sinks.closed.discard if room else sinks.closed.add)(sink)
         return room
+
+    def _under_way(self, sink: str) -> int:
+        """Return how many tasks that pools have will put their outcomes into a sink."""
+        specs, lanes, name = self._hub.specs, self._hub.lanes.values(), plain(sink)
+        numbers = {number for lane in lanes for number in lane.counts if specs[number].route[3] == name}
+        if name == sink:
+            return sum(lane.counts.get(number, 0) for lane in lanes for number in numbers)
+        held = (one for lane in lanes if not numbers.isdisjoint(lane.counts) for one in lane.held())
+        return sum(one.spec.number in numbers and self._ledger.route_of(one)[3] == sink for one in held)
 
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""

@@ -11,6 +11,7 @@ from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import Lane, LaneState
 from taskmesh.core.hub.letter_views import PURGE
 from taskmesh.core.hub.limits import MOST_RULES
+from taskmesh.core.hub.owners import sees_all
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedule import ScheduleRecord
 from taskmesh.core.hub.schedules import Schedules
@@ -71,21 +72,26 @@ class Views:
 
     # --- questions ----------------------------------------------------------------------------------------
 
-    def answer(self, query: m.Query, now: float) -> m.Answer:
-        """The answer to a query; its error names what can be asked for."""
+    def answer(self, query: m.Query, now: float, user: str = "") -> m.Answer:
+        """The answer to a query; its error names what can be asked for.
+
+        What tasks have said, in errors and in keys, is told to operators and to the tasks' own users.
+        """
         limit = min(max(1, query.limit), MOST_ROWS)
         try:
             match query.what:
                 case "status":
-                    value: object = self.status(now)
+                    value: object = self.status(now, told=sees_all(user))
                 case "pools":
                     value = [pool_view(lane, now) for lane in self._hub.lanes.values()][:limit]
                 case "tasks":
                     value = self.tasks.tasks(query.argument, limit)
                 case "task":
-                    value = self.tasks.task(query.argument, now)
+                    value = _seen(self.tasks.task(query.argument, now), user)
                 case "graph":
                     value = self.tasks.graph(query.argument, limit)
+                case "events" if not sees_all(user):
+                    raise QuestionError("events tell of all programs: ask with an operator's key")
                 case "events":
                     value = self.events(query.argument, limit, now)
                 case "limits":
@@ -115,8 +121,13 @@ class Views:
             "schedules, ticks"
         )
 
-    def status(self, now: float) -> dict[str, Any]:
-        """Counts by state, pools, clients; tasks that share a key count once."""
+    def status(self, now: float, *, told: bool = True) -> dict[str, Any]:
+        """Counts by state, pools, clients; tasks that share a key count once.
+
+        Args:
+            now: the time.
+            told: what functions have said when pools could not run them is told.
+        """
         ledger = self._ledger
         states = counted(ledger.entered, len(ledger.waiting), ledger.counts)
         return {
@@ -132,7 +143,7 @@ class Views:
             "stale_failures": self._collector.stale,
             "pools": [pool_view(lane, now) for lane in self._hub.lanes.values()],
             "refused": dict(self._pools.refused),
-            "warnings": self._warnings(),
+            "warnings": self._warnings(told=told),
             "journal": self.journal,
             "kept": self._hub.result_cache.view(),
             "dead": self._hub.letters.view(),
@@ -157,10 +168,10 @@ class Views:
                 ends[after.name.lower()] += count
         return ends
 
-    def _warnings(self) -> dict[str, str]:
+    def _warnings(self, *, told: bool) -> dict[str, str]:
         """List the warnings: shortages of this hub, differing versions, pools that do not run their tasks."""
         pools = {
-            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.breaker.complaint)))
+            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, _told(lane.breaker.complaint, told))))
             for lane in self._hub.lanes.values()
         }
         clients = {f"client {session.name}": session.warning for session in self._hub.clients.values()}
@@ -343,6 +354,19 @@ class Views:
             raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
         tasks = self._clients.cancel_tasks_of(found, "an operator's command")
         return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
+
+
+def _seen(task: dict[str, Any], user: str) -> dict[str, Any]:
+    """Return of a view of a task what its user, or another one, is to see."""
+    if sees_all(user) or task.get("user", user) == user:
+        return task
+    others = {name: value for name, value in task.items() if name not in ("history", "why")}
+    return {**others, "why": f"that is told to operators, and to {task['user'] or 'its own program'}"}
+
+
+def _told(complaint: str, told: bool) -> str:
+    """Return what a pool does not run, with the reason or without it."""
+    return complaint if told else complaint.partition(": ")[0]
 
 
 def at_work(lane: Lane) -> int:

@@ -325,7 +325,8 @@ class PoolMachine:
             if slot.can_give:
                 self._out += self.scheduler.recall(slot)
             self.member.hurry(now)
-        self._out.append(AnswerSlot(slot.number, granted))
+        client = next((run.client for run, _ in slot.tasks(asked.serial)), 0)
+        self._out.append(AnswerSlot(slot.number, granted, client))
 
     def _on_recalled(self, slot: Slot, count: int, now: float) -> None:
         self.scheduler.put_back(slot.recalled(count))

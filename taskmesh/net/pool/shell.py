@@ -116,7 +116,8 @@ class PoolShell(Shell[PoolMachine]):
         self._keys, self._role = keys, role
 
     def _answer(self, action: act.AnswerSlot) -> None:
-        slot = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
+        place = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
+        slot = f"{place}@{action.client:016x}"
         try:
             reply = PermitReply(action.granted, self._gateway(), self._keys, slot=slot, role=self._role)
         except (OSError, TaskMeshError) as error:

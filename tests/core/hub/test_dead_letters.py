@@ -174,8 +174,7 @@ def test_the_last_lines_of_its_process_are_in_the_letter_and_not_in_what_clients
 
 def test_letters_go_with_the_key_of_their_user():
     rig = HubRig()
-    rig.client(1)
-    rig.hub.state.ledger.account(1).user = "client:ann"
+    rig.tell(ev.FromClient(1, m.ClientHello(1, 0), "client:ann"))
     session = rig.join()
     rig.submit(one=spec(detach=True))
     fail_all(rig, session)

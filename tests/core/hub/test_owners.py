@@ -3,8 +3,9 @@
 import pytest
 
 from taskmesh.core import events as ev
+from taskmesh.core.ids import owned, plain, task_id, text_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import FIRING, Held, Run
+from taskmesh.wire.runs import FIRING, PROMISE, PROMISE_NAME, DoneRun, Held, Run, Spec
 from taskmesh.wire.schedules import Declaration, Timing
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
@@ -77,7 +78,7 @@ class TestSessions:
 
     @pytest.mark.parametrize("user", [MALLORY, ""])
     def test_nobody_is_the_hub_s_own_client(self, rig, user):
-        house = rig.hub.state.house.client
+        house = rig.hub.state.house.clients[""]
         hello(rig, house, user)
 
         assert house not in rig.hub.state.clients
@@ -163,3 +164,208 @@ class TestSchedules:
 
         assert rig.hub.schedules.records["nightly"].declaration.timing.period == 60.0
         assert not self.put(rig, ANN, 30.0).error
+
+
+KEPT = spec(keep=60.0)
+
+
+@pytest.fixture
+def both(rig: HubRig) -> HubRig:
+    """Ann is client 1, Mallory client 2; a pool of ann's runs tasks."""
+    hello(rig, 2, MALLORY)
+    pool(rig, slots=4)
+    rig.beat(rig.session())
+    return rig
+
+
+def outcomes(rig: HubRig, client: int) -> list[DoneRun]:
+    """All successes that a client was told of, or took from sinks."""
+    return [
+        run
+        for message in rig.told[client]
+        if isinstance(message, m.Deliver | m.SinkDeliver)
+        for run in message.done
+    ]
+
+
+def run_all(rig: HubRig) -> None:
+    rig.report(rig.session(), done=tuple(rig.held[rig.session()]))
+
+
+def take(rig: HubRig, client: int, sink: str) -> None:
+    rig.tell(ev.FromClient(client, m.SinkReport(sink, 1, 1, 0, 1 << 20)))
+
+
+class TestNames:
+    @pytest.mark.parametrize(("key", "meets"), [("k", False), ("shared:k", True)])
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_a_key_finds_the_tasks_of_its_user(self, both, key, meets, ended):
+        both.submit(1, one=KEPT, key=key)
+        if ended:
+            run_all(both)
+        both.submit(2, one=KEPT, key=key)
+
+        assert len(both.pushed) == (1 if meets else 2)
+
+    def test_an_outcome_that_is_kept_is_its_user_s_after_a_restart_too(self):
+        rig = HubRig(journaled=True)
+        rig.tell(ev.JournalRead({}, 0.0))
+        hello(rig, 1, ANN)
+        pool(rig)
+        rig.beat(rig.session())
+        rig.submit(1, one=KEPT, key="k")
+        rig.write()
+        run_all(rig)
+        rig.write()
+        after = HubRig(journaled=True)
+        after.tell(ev.JournalRead(rig.journal, 0.0))
+        for client, user in ((3, ANN), (2, MALLORY)):
+            hello(after, client, user)
+            hello(after, client, user)
+            after.submit(client, one=KEPT, key="k")
+            after.write()
+
+        assert [len(outcomes(after, client)) for client in (3, 2)] == [1, 0]
+
+    @pytest.mark.parametrize(("key", "meets"), [("k", False), ("shared:k", True)])
+    @pytest.mark.parametrize("first", [False, True])
+    def test_a_promise_is_fulfilled_by_its_user(self, both, key, meets, first):
+        promise = Spec(b"", PROMISE_NAME, kind=PROMISE, keep=60.0)
+        fulfil = ev.FromClient(2, m.Fulfil(5, key, b"loot", 60.0))
+        if first:
+            both.tell(fulfil)
+        both.submit(1, one=promise, key=key, size=0)
+        if not first:
+            both.tell(fulfil)
+
+        assert [run.payloads for run in outcomes(both, 1)] == ([[b"loot"]] if meets else [])
+
+    @pytest.mark.parametrize(("sink", "meets"), [("s", False), ("shared:s", True)])
+    def test_a_sink_is_emptied_by_its_user(self, both, sink, meets):
+        both.submit(1, one=spec(sink=sink))
+        run_all(both)
+        take(both, 2, sink)
+        assert bool(outcomes(both, 2)) is meets
+
+        take(both, 1, sink)
+        assert bool(outcomes(both, 1)) is not meets
+        told = [one for one in both.told[1] if isinstance(one, m.SinkDeliver | m.SinkTold)]
+        assert {one.sink for one in told} == {sink}
+
+    def test_a_full_sink_holds_back_the_tasks_of_its_user_alone(self):
+        rig = HubRig(result_bytes=100)
+        for client, user in ((1, ANN), (2, MALLORY)):
+            hello(rig, client, user)
+        pool(rig, slots=4)
+        rig.beat(rig.session())
+        rig.submit(2, 1, one=spec(sink="s"))
+        run_all(rig)
+        rig.submit(2, 3, one=spec(sink="s"))
+        pushed = len(rig.pushed)
+
+        rig.submit(1, 1, one=spec(sink="s"))
+        assert [run.client for message in rig.pushed[pushed:] for run in message.runs].count(1) == 1
+
+    def test_firings_are_their_user_s(self, both):
+        firing = spec(kind=FIRING, sink="s")
+        both.tell(ev.Clock(0.0))
+        both.tell(ev.FromClient(1, m.PutSchedule(7, Declaration("n", Timing(period=1.0), firing, b"call"))))
+        both.after(1.5)
+        run_all(both)
+        take(both, 2, "s")
+        assert not outcomes(both, 2)
+
+        take(both, 1, "s")
+        assert outcomes(both, 1)
+
+
+class TestTasksOfTasks:
+    """With a pool's key a task speaks for the user whose it is, and for nobody else."""
+
+    def child(self, rig: HubRig, parent: int, user: str = POOL) -> None:
+        hello = m.ClientHello(9, 0, slot=f"p/7@{parent:016x}")
+        rig.tell(ev.FromClient(9, hello, user))
+        rig.tell(ev.FromClient(9, hello, user))
+
+    def ended(self, rig: HubRig, parent: int) -> bool:
+        """Tell if a task in a slot gets what is in a sink of ann's."""
+        rig.submit(1, one=spec(sink="s"))
+        run_all(rig)
+        rig.submit(1, one=spec("parent"))
+        self.child(rig, parent)
+        take(rig, 9, "s")
+        return bool(outcomes(rig, 9))
+
+    def test_it_takes_from_the_sinks_of_its_user(self, both):
+        assert self.ended(both, parent=1)
+
+    def test_of_nobody_whose_task_it_is_not(self, both):
+        assert not self.ended(both, parent=2)
+        assert not both.told[9][-1].known
+
+    def test_nor_with_the_key_of_a_pool_that_has_no_task(self, both):
+        both.submit(1, one=spec("parent"))
+        self.child(both, 1, FALSE_POOL)
+        take(both, 9, "s")
+
+        assert not both.told[9][-1].known
+
+    def test_its_promise_is_its_user_s(self, both):
+        both.submit(1, one=spec("parent"))
+        self.child(both, 1)
+        promise = Spec(b"", PROMISE_NAME, kind=PROMISE, keep=60.0, on_client_loss="cancel")
+        run = Run(number_of(promise), 0, [1], [b""], "k")
+        both.tell(ev.FromClient(9, m.Submit(1, [(number_of(promise), promise)], [run])))
+
+        both.tell(ev.FromClient(2, m.Fulfil(5, "k", b"loot", 60.0)))
+        assert not outcomes(both, 9)
+        both.tell(ev.FromClient(1, m.Fulfil(5, "k", b"yes", 60.0)))
+        assert [one.payloads for one in outcomes(both, 9)] == [[b"yes"]]
+
+    def test_a_slot_that_another_pool_says_is_gone_goes_on(self, both):
+        both.submit(1, one=spec("parent"))
+        self.child(both, 1)
+        pool(both, FALSE_POOL, OTHER, pool="q")
+        both.tell(ev.FromPool(m.SlotGone(EPOCH, both.session("q"), 7), FALSE_POOL, OTHER))
+        assert 9 in both.hub.state.clients
+
+        both.tell(ev.FromPool(m.SlotGone(EPOCH, both.session(), 7), POOL, TOKEN))
+        assert 9 not in both.hub.state.clients
+
+
+class TestViews:
+    """Errors, output and keys are told to the user whose task it was, and to operators."""
+
+    def ask(self, rig: HubRig, client: int, what: str, argument: str = "") -> m.Answer:
+        rig.tell(ev.FromClient(client, m.Query(77, what, argument)))
+        return rig.told[client][-1]
+
+    @pytest.fixture
+    def letter(self, both: HubRig) -> str:
+        hello(both, 3, "operator:olga")
+        (seq,) = both.submit(1, one=spec(detach=True), key="secret key")
+        both.fail(both.session(), (1, seq, 1), text="secret text", retryable=False)
+        return text_of(task_id(1, seq))
+
+    @pytest.mark.parametrize("what", ["dead", "dead-letter", "task", "events"])
+    def test_others_are_told_nothing_that_it_said(self, both, letter, what):
+        argument = "" if what in ("dead", "events") else letter
+        ann, mallory, olga = (self.ask(both, client, what, argument) for client in (1, 2, 3))
+
+        assert "secret" not in repr(mallory)
+        assert "secret" in repr(olga) or what == "events"
+        assert "secret" in repr(ann) or (what == "events" and "operator" in ann.error)
+
+    def test_nor_of_one_that_goes_on(self, both):
+        (seq,) = both.submit(1, one=spec(max_retries=3, backoff=60.0))
+        both.fail(both.session(), (1, seq, 1), text="secret text")
+        task = text_of(task_id(1, seq))
+
+        assert "secret" in repr(self.ask(both, 1, "task", task).value["history"])
+        assert "history" not in self.ask(both, 2, "task", task).value
+
+
+def test_names_of_users_meet_only_where_they_say_so():
+    assert owned(ANN, "s") != owned(MALLORY, "s")
+    assert owned(ANN, "shared:s") == owned(MALLORY, "shared:s") == "shared:s"
+    assert plain(owned(ANN, "s")) == plain("s") == "s"

@@ -48,7 +48,7 @@ def test_the_house_keeps_nothing_of_firings_that_have_ended(world):
     assert world.view()["fired"] == 50
     assert not ledger.tasks
     assert ledger.accepted == ledger.finished
-    house = ledger.accounts.get(world.rig.hub.state.house.client)
+    house = ledger.accounts.get(world.rig.hub.state.house.clients[""])
     assert house is None or house.finished.pieces <= 1
     assert world.rig.hub.clients.orphans == 0
 
