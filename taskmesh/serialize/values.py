@@ -78,13 +78,49 @@ def by_value_module(module: ModuleType) -> None:
 
 
 def is_by_value_module(name: str) -> bool:
-    """Return whether functions of the module `name` travel by value: `__main__`, and what was registered."""
+    """Return whether functions of the module `name` travel by value.
+
+    `__main__`'s do, those of what was registered, and those of a module that its name does not lead to: it
+    was loaded from a path, and another one would be imported in its place.
+    """
     if name == "__main__":
         return True
+    module = sys.modules.get(name)
+    if isinstance(module, ModuleType) and module not in _looked_for:
+        _looked_for.add(module)
+        if module.__name__ == name and not _is_found(module):
+            by_value_module(module)
     if not REGISTERED:
         return False
     entries = cloudpickle().list_registry_pickle_by_value()
     return any(name == entry or name.startswith(f"{entry}.") for entry in entries)
+
+
+_looked_for: Final[weakref.WeakSet[ModuleType]] = weakref.WeakSet()
+
+
+def _is_found(module: ModuleType) -> bool:
+    """Return whether the import of a module's name would find its file, if it has one."""
+    file, name = getattr(module, "__file__", None), module.__name__
+    if not isinstance(file, str):
+        return True
+    path, above = None, name.rpartition(".")[0]
+    if above:
+        package = sys.modules.get(above)
+        if package is None or not _is_found(package):
+            return False
+        path = getattr(package, "__path__", None)
+    origin = getattr(module.__spec__, "origin", None) or file
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001 -- of a finder that is not the interpreter's own
+            return True
+        if spec is not None:
+            return bool(spec.origin == origin)
+    return False
 
 
 def is_by_name_module(module: ModuleType) -> bool:
@@ -177,6 +213,7 @@ def _sharing_pickler() -> Any:
     made = reducers.Reducers(module)
     made.update(annotation.reducers(module))
     made[io.TextIOWrapper] = _text_file
+    made[ModuleType] = _module
 
     class SharingPickler(module.Pickler):  # type: ignore[misc,name-defined]
         dispatch_table: ClassVar[Any] = made
@@ -207,6 +244,11 @@ def _sharing_pickler() -> Any:
     return SharingPickler
 
 
+def _module(module: ModuleType) -> Any:
+    is_by_name_module(module)  # it may be asked for the first time
+    return cloudpickle()._module_reduce(module)
+
+
 def _text_file(file: io.TextIOWrapper) -> tuple[Any, ...]:
     for name in ("stdout", "stderr"):
         if file is getattr(sys, name):
@@ -229,6 +271,7 @@ def is_by_value(obj: Any) -> bool:
     """Return True if a class or function travels by value, since importing its module does not give it."""
     if isinstance(obj, type) and obj.__module__ == "builtins":
         return False  # also those without a name there, like the type of None
+    is_by_value_module(str(obj.__module__))  # it may be the first of its module
     return not cloudpickle()._should_pickle_by_reference(obj)
 
 

@@ -470,3 +470,52 @@ def test_the_codec_serves_many_threads():
         assert all(pool.map(work, range(300)))
     gc.collect()
     assert len(codec._known) == 1
+
+
+# --- modules that were loaded from a path ---
+
+
+@pytest.fixture
+def load_from(monkeypatch):
+    """Load a module of this name and text from a file that no finder leads to."""
+
+    def load(path, name, text):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+        loaded.append(module)
+        return module
+
+    loaded = []
+    yield load
+    for module in loaded:
+        if module.__name__.encode() in values.REGISTERED:
+            values.REGISTERED.remove(module.__name__.encode())
+            values.cloudpickle().unregister_pickle_by_value(module)
+
+
+PLUGIN = "NUMBER = 2\ndef answer(x): return x * NUMBER\nclass Tool:\n    def use(self, x): return answer(x)\n"
+
+
+@pytest.mark.parametrize("name", ["plugin", "colorsys", "plugins.inner"])
+def test_a_module_that_its_name_does_not_lead_to_travels_by_value(tmp_path, load_from, monkeypatch, name):
+    module = load_from(tmp_path / "apart" / "plugin.py", name, PLUGIN)
+    codec = FunctionCodec()
+    calls = [codec.encode(fn) for fn in (module.answer, module.Tool().use, lambda x: module.answer(x) + 0)]
+    monkeypatch.undo()  # where they arrive
+
+    assert [load_function(data)(4, *carried) for data, carried in calls] == [8, 8, 8]
+
+
+def test_a_module_that_a_finder_leads_to_travels_by_name(tmp_path, load_from, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importable = load_from(tmp_path / "importable.py", "importable", PLUGIN)
+    inner = importlib.import_module("tests.serialize.echo_slot")
+
+    assert is_by_reference(importable.answer)
+    assert is_by_reference(inner.call_in_slot)
+    assert is_by_reference(os.path.join)
+    assert is_by_reference(np.linalg.norm)
