@@ -79,7 +79,7 @@ class MeshExecutor(Executor):
         self._mesh = mesh.with_options(**own)
         self._client = client_of(mesh)
         self._lock = threading.Lock()
-        self._futures: list[TaskFuture[Any]] = []
+        self._submitted: list[weakref.ref[TaskFuture[Any]]] = []  # the pending table keeps those that go on
         self._maps: list[MapJob] = []
         self._sweep_at = _SWEEP
         self._shut = False
@@ -96,10 +96,10 @@ class MeshExecutor(Executor):
         """Submit `fn(*args, **kwargs)`; raise as `Mesh.submit` does, and RuntimeError after `shutdown`."""
         self._check()
         future = self._mesh.submit(fn, *args, **kwargs)
-        self._futures.append(future)
+        self._submitted.append(weakref.ref(future))
         if self._shut:
             self._refuse([future])
-        if len(self._futures) >= self._sweep_at:
+        if len(self._submitted) >= self._sweep_at:
             self._sweep()
         return future
 
@@ -154,6 +154,11 @@ class MeshExecutor(Executor):
             self._give_up()
         self.shutdown(wait=True)
 
+    @property
+    def _futures(self) -> list[TaskFuture[Any]]:
+        """The futures of single calls that have not ended, and some others."""
+        return [future for known in self._submitted[:] if (future := known()) is not None]
+
     def _finish(self) -> None:
         try:
             for job in self._maps:
@@ -191,9 +196,9 @@ class MeshExecutor(Executor):
     def _sweep(self) -> None:
         """Forget futures that have ended; so rarely that it costs nothing."""
         with self._lock:
-            ended = len(self._futures)
-            alive = [future for future in self._futures[:ended] if not future.done()]
-            self._futures[:ended] = alive
+            seen = self._submitted[:]
+            alive = [known for known in seen if (future := known()) is not None and not future.done()]
+            self._submitted[: len(seen)] = alive
             self._sweep_at = 2 * len(alive) + _SWEEP
 
 

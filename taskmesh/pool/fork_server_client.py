@@ -106,6 +106,7 @@ class ForkServerSupervisor:
 
     Attributes:
         trouble: why there is no fork server.
+        sys_path: as given.
 
     Args:
         sys_path: where slots find modules.
@@ -117,6 +118,7 @@ class ForkServerSupervisor:
     def __init__(
         self, sys_path: Sequence[str], name: str, preload: Sequence[str] = (), only: Sequence[str] = ()
     ) -> None:
+        self.sys_path = sys_path
         self._arguments = (sys_path, name, preload, only)
         self._on_report: Callable[[Report, int | None], None] = lambda report, pidfd: None
         self._on_lost: Callable[[str], None] = lambda reason: None

@@ -17,6 +17,7 @@ HEADER: Final = struct.Struct("<IBH")
 TASKS: Final = 1
 STOP: Final = 2
 PERMIT_REPLY: Final = 3
+PROGRAM: Final = 4
 # slot -> supervisor
 READY: Final = 10
 RESULTS: Final = 11
@@ -123,6 +124,18 @@ class PermitReply(msgspec.Struct, array_like=True):
     trouble: str = ""
     slot: str = ""
     role: str = "worker"
+
+
+class Program(msgspec.Struct, array_like=True):
+    """PROGRAM: what the next tasks find as it is in the pool's process, which is an embedded mesh's program.
+
+    Attributes:
+        path: its sys.path, to which it may have added since the slot began.
+        authkey: that of its multiprocessing, by which proxies of a Manager connect; empty if it has none.
+    """
+
+    path: list[str]
+    authkey: bytes = b""
 
 
 class Ready(msgspec.Struct, array_like=True):

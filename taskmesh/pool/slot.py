@@ -37,6 +37,7 @@ _OOM_SCORE: Final = 500
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or taskmesh has a bug."""
 _TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
+_PROGRAM: Final = msgspec.msgpack.Decoder(messages.Program)
 _PERMIT_REPLY: Final = msgspec.msgpack.Decoder(messages.PermitReply)
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
@@ -158,12 +159,23 @@ def _serve(link: SlotLink, runner: TaskRunner, spin_wait: SpinWait) -> None:
             runner.after_wait()
         if frame is None or frame[0] == messages.STOP:
             break
-        _, body, fds = frame
+        kind, body, fds = frame
+        if kind == messages.PROGRAM:
+            _follow(_PROGRAM.decode(body))
+            continue
         message = frames.to_slot.decode_local(body, fds) if fds else _TASKS.decode(body)
         lone = len(message.runs) == 1 and len(message.runs[0].seqs) == 1
         runner.run(message)
         del message  # large arguments are given up before their results are sent
     runner.before_wait()
+
+
+def _follow(program: messages.Program) -> None:
+    """Find modules where the program does now, and beyond that where tasks have added to the path."""
+    sys.path[:] = [*program.path, *(entry for entry in sys.path if entry not in program.path)]
+    if program.authkey:
+        processes = importlib.import_module("multiprocessing.process")
+        processes.current_process().authkey = program.authkey
 
 
 def _receive_soon(link: SlotLink, spin_wait: SpinWait) -> Incoming | None:

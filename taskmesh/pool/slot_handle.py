@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Sequence
 
@@ -78,7 +79,8 @@ class SlotHandle:
         OSError: no descriptor, no memory or no room is left.
     """
 
-    def __init__(self, slot: int, token: int) -> None:
+    def __init__(self, slot: int, token: int, path: Sequence[str] = ()) -> None:
+        self._program = messages.Program(list(path))
         self.slot = slot
         self.token = token
         self.pid = 0
@@ -152,6 +154,10 @@ class SlotHandle:
                 queued.message = _without_too_large(queued.message)  # it will never go
                 continue
             self._backlog.popleft()
+            program = _program()
+            if program != self._program:
+                self._program = program
+                self._send(pack(messages.PROGRAM, _ENCODE(program)))
             self._send(pack(messages.TASKS, body, len(fds)), fds, queued)
         return False
 
@@ -335,6 +341,12 @@ class SlotHandle:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def _program() -> messages.Program:
+    processes = sys.modules.get("multiprocessing.process")
+    authkey = b"" if processes is None else bytes(processes.current_process().authkey)
+    return messages.Program([entry for entry in sys.path if isinstance(entry, str)], authkey)
 
 
 def _without_too_large(message: SlotTasks) -> SlotTasks:

@@ -53,7 +53,6 @@ class SlotSupervisor:
         watch: called once, with a descriptor to watch for reading and what to call when it is readable.
         unwatch: called by `close` with that descriptor.
         name: the pool's, for people.
-        sys_path: where slots find modules; None for this process's `sys.path`.
         preload: modules that every slot imports before it is ready.
         only: modules whose functions alone they may run; empty for any.
         tee: pass what slots print on to this process's stdout and stderr.
@@ -70,7 +69,6 @@ class SlotSupervisor:
         watch: Callable[[int, Callable[[], None]], None],
         unwatch: Callable[[int], None],
         name: str,
-        sys_path: Sequence[str] | None = None,
         preload: Sequence[str] = (),
         only: Sequence[str] = (),
         tee: bool = True,
@@ -78,10 +76,7 @@ class SlotSupervisor:
     ) -> None:
         self._on_event = on_event
         self._unwatch = unwatch
-        path = list(sys.path if sys_path is None else sys_path)
-        self._fork_server = (
-            ForkServerSupervisor(path, name, preload, only) if fork_server is None else fork_server
-        )
+        self._fork_server = fork_server or ForkServerSupervisor(list(sys.path), name, preload, only)
         try:
             self._selector = CallbackSelector()
         except OSError:
@@ -120,7 +115,7 @@ class SlotSupervisor:
         if slot in self._handles:
             raise LocalProtocolError(f"slot {slot} is started already")
         try:
-            handle = SlotHandle(slot, self._next_token)
+            handle = SlotHandle(slot, self._next_token, self._fork_server.sys_path)
         except OSError as error:
             why = f"no descriptors, memory or files for a slot (see `ulimit -n`, `-v`, `-f`): {error}"
             self._post(SlotExited(slot, 0, NO_PROCESS, ready=False, log=why))

@@ -21,7 +21,7 @@ import msgspec
 from taskmesh.errors import FunctionUnavailable, NoMesh, SerializationError
 from taskmesh.serialize.chunks import unchanging
 from taskmesh.serialize.encoding import decode, encode
-from taskmesh.serialize.explanation import culprit
+from taskmesh.serialize.explanation import cannot_pickle, culprit, rebuild_remedy
 from taskmesh.serialize.fingerprint import Fingerprint
 from taskmesh.serialize.reducers import is_cached
 from taskmesh.serialize.values import (
@@ -394,7 +394,7 @@ def _rebuild(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
     except BaseException as error:
         raise FunctionUnavailable(
             f"a function that travels by value cannot be rebuilt on {_PYTHON}: {error_text(error)}. "
-            "Client and worker need the same versions of the modules that it uses"
+            + rebuild_remedy(error)
         ) from error
 
 
@@ -409,8 +409,4 @@ def _explain(fn: Any, error: BaseException) -> str:
             f"{reason}. Make it inside the function, pass what it is made of as an argument, or "
             "define both in a module that workers can import"
         )
-    because = f" because of its {part}" if part else ""
-    return (
-        f"the callable {name} (type {type_name(fn)}) cannot be pickled{because}: {reason}. "
-        "Define it with def at the top of a module that workers can import"
-    )
+    return cannot_pickle(f"the callable {name} (type {type_name(fn)})", error, inner)

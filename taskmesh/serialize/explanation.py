@@ -30,6 +30,7 @@ _PICKLE_REMEDIES: Final = (
     ("recursion", _FLATTEN),
     ("RecursionError", _FLATTEN),  # whose text is "Stack overflow" in Python 3.14
     ("a mesh belongs", "Inside a task use the mesh that runs it; do not pass one"),
+    ("multiprocessing.connection", "Pass a Queue of multiprocessing.Manager(), or values to a sink"),
     ("thread.lock", _LOCK),
     ("Lock", _LOCK),
     ("socket", "Pass the address and open the connection where it is used"),
@@ -124,10 +125,11 @@ def cannot_rebuild(what: str, error: BaseException) -> str:
     """The text of a SerializationError for a payload that cannot be unpickled."""
     if type(error) is SerializationError:  # of a payload that says itself why, and what to do
         return f"{what} cannot be rebuilt here: {error}"
-    return f"{what} cannot be rebuilt here: {error_text(error)}. {_rebuild_remedy(error)}"
+    return f"{what} cannot be rebuilt here: {error_text(error)}. {rebuild_remedy(error)}"
 
 
-def _rebuild_remedy(error: BaseException) -> str:
+def rebuild_remedy(error: BaseException) -> str:
+    """Return what to do about a value that cannot be rebuilt."""
     match error:
         case WrongPython():
             return (
@@ -141,6 +143,11 @@ def _rebuild_remedy(error: BaseException) -> str:
             )
         case ImportError() | AttributeError():
             return "Both sides need the same version of the module that defines it"
+        case _ if type_name(error) == "multiprocessing.context.AuthenticationError":
+            return (
+                "It is a proxy of a multiprocessing.Manager(), whose key the slots of an embedded mesh have, "
+                "and workers elsewhere have not: use sinks, promises and limits of the mesh in its place"
+            )
         case OSError():
             return "Submit it again; its memory was no longer there"
         case _:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pickle import PickleBuffer
 from pickle import dumps as pickle
 from pickle import loads as unpickle
+from sys import modules
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from taskmesh.serialize.scalars import BEYOND, MALFORMED, PROTO, SCALARS, decode
 from taskmesh.serialize.values import (
     MAIN,
     PASS,
+    PIPES,
     REGISTERED,
     STOP,
     error_text,
@@ -92,7 +94,8 @@ def _small_pickle(value: object) -> bytes | None:
         raise
     except BaseException:  # noqa: BLE001 -- the slow way raises what is to be raised
         return None
-    if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
+    is_plain = data.find(MAIN) < 0 and not (REGISTERED or PIPES in modules)
+    if len(data) <= SMALL and (is_plain or not names_by_value(data)):
         return data
     return None
 

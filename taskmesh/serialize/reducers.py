@@ -139,7 +139,13 @@ class Reducers(dict[type, Callable[[Any], Any]]):
                 return others[cls]  # type: ignore[no-any-return]
         if issubclass(cls, functools.cached_property) and not _pickles_itself(cls):
             return _cached_property
+        if cls.__module__ == "multiprocessing.connection":
+            return _pipe_end
         raise KeyError(cls)
+
+
+def _pipe_end(end: object) -> None:
+    raise TypeError(f"cannot pickle {end!r:.200}, whose descriptor is another file in another process")
 
 
 def _cached_function(fn: Any) -> tuple[Any, ...]:

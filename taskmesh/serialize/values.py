@@ -41,6 +41,9 @@ MAIN: Final = b"\x8c\x08__main__"
 REGISTERED: Final[list[bytes]] = []
 """Names of the modules registered for by-value; hot paths look whether there are any."""
 
+PIPES: Final = "multiprocessing.connection"
+"""A module whose objects are numbers of descriptors when they are pickled; it may not be imported yet."""
+
 STOP: Final = ord(".")
 """The last byte of a pickle."""
 
@@ -129,8 +132,13 @@ def is_by_name_module(module: ModuleType) -> bool:
 
 
 def names_by_value(data: bytes) -> bool:
-    """Return whether a pickle seems to import from a module whose classes and functions travel by value."""
-    return MAIN in data or any(name in data for name in REGISTERED)
+    """Return whether a pickle seems to import from a module whose classes and functions travel by value.
+
+    Or from one whose objects do not travel, as cloudpickle's way says.
+    """
+    if MAIN in data or any(name in data for name in REGISTERED):
+        return True
+    return PIPES in sys.modules and PIPES.encode() in data
 
 
 def encode_plain(value: object, buffers: list[memoryview] | None) -> bytes | None:

@@ -43,6 +43,7 @@ LATE_IMPORTS = {
     "taskmesh/client/client.py": "keys are slow to load and most programs have none",
     "taskmesh/client/options.py": "a slot that imports task functions needs no futures",
     "taskmesh/shm/files.py": "tempfile is slow to load and only a system without memfd uses it",
+    "taskmesh/pool/slot.py": "multiprocessing is slow to load and most programs have none",
     "taskmesh/pool/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
 }
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -60,6 +61,14 @@ def fill(number: int) -> list[int]:
     """Returns one list again and again, as code does that saves memory."""
     _filled[0] = number
     return _filled
+
+
+def set_item(shared: dict[str, int], key: str, value: int) -> None:
+    shared[key] = value
+
+
+def path_entries() -> list[str]:
+    return sys.path
 
 
 class Counting:
@@ -466,3 +475,24 @@ class TestACallableWithAState:
             return kept.hit()
 
         assert [mesh.submit(count).result() for _ in range(3)] == [1, 2, 3]
+
+
+class TestWhatSlotsTakeOverFromTheProgram:
+    def test_modules_where_it_has_added_to_the_path(self, tmp_path: Path, monkeypatch):
+        (tmp_path / "added_module.py").write_text("def where(): return __file__", encoding="utf-8")
+        with Mesh(workers=1) as mesh:
+            assert mesh.submit(abs, -1).result() == 1
+            monkeypatch.syspath_prepend(str(tmp_path))
+            where = importlib.import_module("added_module").where
+
+            assert mesh.submit(where).result() == str(tmp_path / "added_module.py")
+            assert mesh.submit(path_entries).result()[0] == str(tmp_path)
+
+    def test_proxies_of_a_manager(self):
+        with multiprocessing.get_context("spawn").Manager() as manager, Mesh(workers=1) as mesh:
+            shared, queue = manager.dict(), manager.Queue()
+            mesh.submit(shared.__class__.update, shared, {"argument": 1}).result()
+            mesh.submit(partial(set_item, shared), "partial", 2).result()
+            mesh.submit(queue.put, 3).result()
+
+            assert (dict(shared), queue.get()) == ({"argument": 1, "partial": 2}, 3)

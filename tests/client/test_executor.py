@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import threading
+import weakref
 
 import pytest
 
@@ -243,8 +244,19 @@ def test_executor_forgets_futures_that_have_ended(mesh):
     for i in range(5000):
         executor.submit(double, i).result(WAIT_S)
 
-    assert len(executor._futures) <= 1024
+    assert len(executor._submitted) <= 1024
     executor.shutdown()
+
+
+def test_executor_keeps_no_future_that_has_ended_and_was_dropped(mesh):
+    executor = mesh.executor()
+    future = executor.submit(double, 1)
+    assert future.result(WAIT_S) == 2
+    dropped = weakref.ref(future)
+
+    del future
+
+    wait_until(lambda: dropped() is None, WAIT_S)
 
 
 def test_executor_map_with_a_buffer_counts_chunks(mesh):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from taskmesh.core.events import SlotExited, SlotReady
-from taskmesh.pool.fork_server_client import ForkServerClient
+from taskmesh.pool.fork_server_client import ForkServerClient, ForkServerSupervisor
 from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 from tests.pool import tasks
@@ -213,7 +213,7 @@ def test_death_of_the_fork_server_ends_its_slots_and_a_new_one_takes_over(driver
 
 
 def test_fork_server_that_cannot_start_is_reported_and_not_tried_in_a_spin(processes, capfd):
-    with Driver(sys_path=["/nowhere"]) as driver:
+    with Driver(fork_server=ForkServerSupervisor(["/nowhere"], "test")) as driver:
         driver.host.start(0)
         exited = driver.exit_of(0)
         assert not exited.ready

@@ -250,7 +250,7 @@ def test_an_error_names_the_global_or_variable_and_the_cure():
     ]:
         with pytest.raises(
             SerializationError,
-            match=rf"{words}.*(Make it inside .* or define both in a module|Define it with def)",
+            match=rf"{words}.*(Make it inside .* or define both in a module|Make the lock where)",
         ):
             dump_function(fn)
 

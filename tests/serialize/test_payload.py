@@ -3,7 +3,9 @@ import collections
 import contextlib
 import decimal
 import enum
+import functools
 import gc
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -20,6 +22,8 @@ from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout, TooLarge
 from taskmesh.serialize import payload
+from taskmesh.serialize.code import FunctionCodec
+from taskmesh.serialize.explanation import cannot_rebuild
 from taskmesh.serialize.payload import dumps_filter, loads_filter
 from taskmesh.shm.blob import MAP_FROM, MEMFD_FROM, SMALL, Blob
 
@@ -393,3 +397,27 @@ def test_no_descriptor_is_left_when_large_values_fail_to_pickle():
 
     with pytest.raises(SerializationError, match=r"argument 2 .*late"):
         call(np.zeros(MEMFD_FROM), Bad())
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda end: payload.dumps_call((1, [end]), {}, where="work"),
+        payload.dumps,
+        lambda end: FunctionCodec().encode(functools.partial(print, end)),
+    ],
+    ids=["argument", "result", "callable"],
+)
+def test_an_end_of_a_pipe_is_refused_with_the_cure(send):
+    for end in multiprocessing.Pipe():
+        with (
+            end,
+            pytest.raises(SerializationError, match=r"Connection .*Pass a Queue of multiprocessing\.Ma"),
+        ):
+            send(end)
+
+
+def test_a_proxy_of_another_program_s_manager_says_what_it_is():
+    error = multiprocessing.AuthenticationError("digest sent was rejected")
+
+    assert "use sinks, promises and limits of the mesh" in cannot_rebuild("an argument", error)
