@@ -6,7 +6,10 @@ A transaction is a transaction that first compares epoch and number. The tier de
                and after `sync` a loss of power
     strict     when the log is on disk
 
-SQLite recovers to the end of a transaction, but has no checksum of pages: each entry carries a CRC.
+SQLite recovers to the end of a transaction, but has no checksum of pages: each entry carries a CRC. A log
+that is gone, or of which a part is damaged, it takes for one that ends sooner: PATH-number has the number of
+a transaction that was on disk. While a hub writes, the file, its log and their places are looked at after
+each transaction.
 """
 
 from __future__ import annotations
@@ -60,14 +63,20 @@ _SCHEMA: Final = f"""
     CREATE TABLE entries (id INTEGER PRIMARY KEY, key BLOB UNIQUE, value BLOB, crc INTEGER);
 """  # noqa: S608 - numbers of ours
 _PUT: Final = "INSERT OR REPLACE INTO entries (key, value, crc) VALUES (?, ?, ?)"
+_STATE: Final = "SELECT epoch, owner, number FROM state WHERE id = 0"
+_MOST: Final = 1 << 62
+"""Above any epoch and number."""
+_MAGIC, _HEADER, _PAGES = b"SQLite format 3\0", 100, slice(28, 32)
+"""How an SQLite file begins, the bytes of its header, and where that has the number of pages."""
 _MOVED: Final = "was removed or replaced while a hub wrote to it"
+_SPOILT: Final = "it was cut off or overwritten while a hub wrote to it"
 
 
 class FileJournal:
     """`JournalStore` in a file.
 
     Args:
-        path: the file; SQLite's log and index stand beside it, as PATH-wal and PATH-shm.
+        path: the file; SQLite's log and index stand beside it, as PATH-wal and PATH-shm, and PATH-number.
         strict: a transaction is confirmed when it is on disk.
     """
 
@@ -75,14 +84,18 @@ class FileJournal:
         self._path = Path(path).absolute()
         self._strict = strict
         self._database: sqlite3.Connection | None = None
-        self._log = -1
-        self._identity = (0, 0)
-        self._epoch, self._owner = 0, ""
-        self._torn = False
+        self._file = self._log = self._mark = -1
+        self._identity, self._size = (0, 0), 0
+        self._epoch, self._owner, self._number = 0, "", 0
+        self._torn = self._spoilt = False
 
     @property
     def _log_path(self) -> Path:
         return self._path.with_name(f"{self._path.name}-wal")
+
+    @property
+    def _mark_path(self) -> Path:
+        return self._path.with_name(f"{self._path.name}-number")
 
     # --- opening ------------------------------------------------------------------------------------------
 
@@ -93,13 +106,18 @@ class FileJournal:
             if not self._path.exists():
                 self._refuse_remote()
                 self._make()
-            self._attach()
+            database = self._attach()
+            if not above:
+                self._refuse_missing(database)
         owner = secrets.token_hex(8)
         with self._transaction() as database:
-            epoch, number = database.execute("SELECT epoch, number FROM state").fetchone()
+            epoch, _, number = self._state(database)
             epoch = max(epoch, above) + 1
             database.execute("UPDATE state SET epoch = ?, owner = ?", (epoch, owner))
-        self._epoch, self._owner, self._torn = epoch, owner, False
+        self._epoch, self._owner, self._number = epoch, owner, number
+        self._torn = self._spoilt = False
+        with self._told():
+            self._mark = os.open(self._mark_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._fsync()
         return Opened(epoch, number)
 
@@ -109,13 +127,17 @@ class FileJournal:
         if self._torn:
             raise JournalRegressed(f"the disk failed below {self._path}: nobody knows what of it was written")
         with self._told():
-            if not self._path.exists():
+            if not self._path.exists() or (self._spoilt and self._has_moved()):
                 raise JournalRegressed(f"{self._path} {_MOVED}")
+            if self._spoilt:
+                raise JournalRefused(self._damaged(_SPOILT))
             self._attach()
         with self._transaction() as database:
             last = self._last(database)
         if last < number:
             raise JournalRegressed(f"{self._path} ends with transaction {last}, but {number} was written")
+        with self._told():
+            self._mark = os.open(self._mark_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return last
 
     def _make(self) -> None:
@@ -138,6 +160,7 @@ class FileJournal:
                 database.executescript(_SCHEMA)
             finally:
                 database.close()
+            self._mark_path.unlink(missing_ok=True)  # of another file
             with contextlib.suppress(FileExistsError):  # another process was quicker
                 os.link(new, self._path)
         finally:
@@ -171,12 +194,14 @@ class FileJournal:
                 f"PRAGMA journal_size_limit = {LOG_BYTES};"
                 "PRAGMA secure_delete = OFF;"
             )
-            database.execute("SELECT epoch, owner, number FROM state WHERE id = 0").fetchone()
+            self._state(database)
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             self._log = os.open(self._log_path, os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             database.close()
+            self._close_files()
             raise
-        self._identity = (found.st_dev, found.st_ino)
+        self._identity, self._size = (found.st_dev, found.st_ino), found.st_size
         self._database = database
         return database
 
@@ -204,11 +229,16 @@ class FileJournal:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()
             self._database = None
-        if self._log >= 0:
-            if self._has_moved():
-                self._remove_own_log()
-            os.close(self._log)
-            self._log = -1
+        if self._log >= 0 and self._has_moved():
+            self._remove_own_log()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        """Close what is open beside the database, after it: a file that is closed takes its locks along."""
+        for descriptor in (self._file, self._log, self._mark):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._log = self._mark = -1
 
     def _remove_own_log(self) -> None:
         """Delete the log of a file that is gone: SQLite would play it into another file of that name."""
@@ -226,6 +256,8 @@ class FileJournal:
         """Read the table in its order, and count it by its index."""
         with self._told():
             database = self._attach()
+            if not self._epoch:
+                self._refuse_missing(database)
             portion: list[tuple[bytes, bytes]] = []
             seen = size = 0
             database.execute("BEGIN")
@@ -261,6 +293,7 @@ class FileJournal:
                     _PUT, ((key, value, _crc(key, value)) for key, value in changes.puts.items())
                 )
             database.execute("UPDATE state SET number = ?", (number,))
+        self._stored(number)
 
     def replace(self, number: int, puts: Mapping[bytes, bytes]) -> None:
         """One transaction, however large."""
@@ -270,12 +303,39 @@ class FileJournal:
             database.execute("DELETE FROM entries")
             database.executemany(_PUT, ((key, value, _crc(key, value)) for key, value in puts.items()))
             database.execute("UPDATE state SET number = ?", (number,))
+        self._stored(number)
+
+    def _stored(self, number: int) -> None:
+        """A transaction is in the file, if that is still where it was."""
+        self._look()
+        self._number = number
+        if self._strict:
+            self._note()
 
     def sync(self) -> None:
         """Fsync the log. What is in the file itself SQLite has synced when it moved it there."""
-        self._refuse_moved()
+        self._look()
         if not self._strict:
             self._fsync()
+
+    def _note(self) -> None:
+        """Write down which transaction is on disk at least, for the next hub to compare."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._mark, b"%020d %020d" % (self._identity[1], self._number), 0)
+
+    def _refuse_missing(self, database: sqlite3.Connection) -> None:
+        """Refuse a file that has less than was on disk: its log is damaged, or gone."""
+        try:
+            of, number = map(int, self._mark_path.read_bytes().split())
+        except (FileNotFoundError, ValueError):
+            return
+        last = self._state(database)[2]
+        if of == self._identity[1] and number > last:
+            raise JournalRefused(
+                f"{self._path} ends with transaction {last}, but {number} was on disk: {self._log_path.name} "
+                f"is damaged, or was removed. Put back a copy, or delete {self._mark_path} to go on without "
+                "what is missing"
+            )
 
     def _fsync(self) -> None:
         try:
@@ -287,10 +347,11 @@ class FileJournal:
             raise JournalUnavailable(
                 f"{self._path} cannot be synced ({error}): look after its disk"
             ) from error
+        self._note()
 
     def check(self) -> None:
         """Compare the epoch, and give back some of the space that nothing uses."""
-        self._refuse_moved()
+        self._look()
         with self._told():
             database = self._attach()
             self._last(database)
@@ -307,7 +368,7 @@ class FileJournal:
             (entries,) = database.execute("SELECT count(key) FROM entries").fetchone()
             (unused,) = database.execute("PRAGMA freelist_count").fetchone()
             (pages,) = database.execute("PRAGMA page_count").fetchone()
-            epoch, number = database.execute("SELECT epoch, number FROM state").fetchone()
+            epoch, _, number = self._state(database)
             disk_bytes = self._path.stat().st_size + os.fstat(self._log).st_size
         survives = (
             "a loss of power"
@@ -349,8 +410,7 @@ class FileJournal:
 
     def _last(self, database: sqlite3.Connection) -> int:
         """Return the number of the last transaction, if the journal is still ours."""
-        last: int
-        epoch, owner, last = database.execute("SELECT epoch, owner, number FROM state").fetchone()
+        epoch, owner, last = self._state(database)
         if owner == self._owner:
             return last
         if epoch > self._epoch:
@@ -361,9 +421,36 @@ class FileJournal:
             f"{self._path} is an older one than was written (epoch {epoch}, not {self._epoch})"
         )
 
-    def _refuse_moved(self) -> None:
+    def _state(self, database: sqlite3.Connection) -> tuple[int, str, int]:
+        """Return epoch, owner and the number of the last transaction."""
+        row = database.execute(_STATE).fetchone()
+        is_one = row is not None and isinstance(row[1], str)
+        if not is_one or not all(isinstance(one, int) and 0 <= one < _MOST for one in (row[0], row[2])):
+            raise JournalRefused(self._damaged("its state is missing or was changed"))
+        epoch, owner, number = row
+        return epoch, owner, number
+
+    def _look(self) -> None:
+        """See that file and log are where they were, and that nobody else has written to the file.
+
+        Raises:
+            JournalRegressed: one of them was removed or replaced.
+            JournalRefused: the file was cut off or overwritten.
+        """
+        if self._database is None:
+            return
         if self._has_moved():
             raise JournalRegressed(f"{self._path} {_MOVED}")
+        with self._told():
+            log = self._log_path
+            if not log.exists() or not os.path.samestat(log.stat(), os.fstat(self._log)):
+                raise JournalRegressed(f"{log} {_MOVED}")
+            header, size = os.pread(self._file, _HEADER, 0), os.fstat(self._file).st_size
+            said = int.from_bytes(header[_PAGES], "big") * PAGE  # more than there is where a disk was full
+            if not header.startswith(_MAGIC) or size < min(self._size, said):
+                self._spoilt = True
+                raise JournalRefused(self._damaged(_SPOILT))
+            self._size = size
 
     def _has_moved(self) -> bool:
         try:
@@ -377,7 +464,7 @@ class FileJournal:
         """Turn what SQLite and the system raise into the journal's own errors."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:
             raise self._failure(error) from error
         except PermissionError as error:
             raise JournalRefused(
@@ -388,7 +475,7 @@ class FileJournal:
         except OSError as error:
             raise JournalUnavailable(f"{self._path}: {error}") from error
 
-    def _failure(self, error: sqlite3.Error) -> Exception:
+    def _failure(self, error: Exception) -> Exception:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_FULL:
             return JournalUnavailable(f"the disk below {self._path} is full: make room on it")
@@ -405,6 +492,7 @@ class FileJournal:
         if code == sqlite3.SQLITE_NOTADB:
             return JournalRefused(f"{self._path} is no journal: name another file")
         if code == sqlite3.SQLITE_CORRUPT:
+            self._spoilt = True
             return JournalRefused(self._damaged(str(error)))
         self._torn = self._torn or code == sqlite3.SQLITE_IOERR
         return JournalUnavailable(f"{self._path}: {error}")
@@ -412,8 +500,8 @@ class FileJournal:
     def _damaged(self, why: str) -> str:
         return (
             f"{self._path} is damaged ({why}); no entry was changed. Put back a copy, or move it away "
-            f"(with {self._log_path.name}) to begin with an empty journal; "
-            "`sqlite3 FILE .recover` reads what is left"
+            f"(with {self._log_path.name}) to begin with an empty journal, into which a hub that runs writes "
+            "all that it has; `sqlite3 FILE .recover` reads what is left"
         )
 
 

@@ -67,14 +67,17 @@ _KEYS: Final = (_STATE, _ENTRIES, _LARGE, _NEW_ENTRIES, _NEW_LARGE)
 # With `#!lua` Redis refuses a script as a whole if it is out of memory or cannot write its file.
 # A script gets all keys, and returns a word, epoch and number.
 _STATE_READ: Final = """#!lua
-local state = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'link', 'number', 'form')
+local state = redis.call('HMGET', KEYS[1], 'epoch', 'owner', 'link', 'number', 'form', 'count')
 local number = tonumber(state[4] or 0)
 local function answer(word) return {word, state[1] or '0', number} end
+local function count() redis.call('HSET', KEYS[1], 'count', redis.call('HLEN', KEYS[2])) end
+local lacks = tonumber(state[6] or 0) ~= redis.call('HLEN', KEYS[2])
 """
 _OPEN: Final = (
     _STATE_READ
     + """
 if state[5] and state[5] ~= ARGV[1] then return answer(state[5]) end
+if lacks and ARGV[2] == '0' then return answer('lacks') end
 state[1] = string.format('%d', math.max(tonumber(state[1] or 0), tonumber(ARGV[2])) + 1)
 redis.call('HSET', KEYS[1], 'form', ARGV[1], 'epoch', state[1], 'owner', ARGV[3], 'link', ARGV[4], 'number',
     string.format('%d', number))
@@ -91,6 +94,7 @@ if state[2] ~= ARGV[1] then return answer('other') end
 _REJOIN: Final = (
     _FENCE
     + """
+if lacks then return answer('lacks') end
 redis.call('HSET', KEYS[1], 'link', ARGV[2])
 redis.call('UNLINK', KEYS[4], KEYS[5])
 return answer('done')
@@ -113,6 +117,7 @@ end
 _WRITE: Final = (
     _NEXT
     + """
+if lacks then return answer('lacks') end
 redis.call('HSET', KEYS[1], 'number', ARGV[3])
 local puts = 7 + ARGV[4]
 local large = puts + 2 * ARGV[5]
@@ -126,6 +131,7 @@ for at = large, #ARGV, 2 do
     redis.call('HSET', KEYS[2], ARGV[at], '')
     redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1])
 end
+count()
 return answer('done')
 """
 )
@@ -150,6 +156,7 @@ redis.call('UNLINK', KEYS[2], KEYS[3])
 for new = 4, 5 do
     if redis.call('EXISTS', KEYS[new]) == 1 then redis.call('RENAME', KEYS[new], KEYS[new - 2]) end
 end
+count()
 return answer('done')
 """
 )
@@ -187,6 +194,11 @@ class RedisJournal:
         self._connect()
         owner, link = secrets.token_hex(8), secrets.token_hex(8)
         word, epoch, number = self._run(_OPEN, FORMAT, above, owner, link)
+        if word == "lacks":
+            raise JournalRefused(
+                f"{self._shown} has lost entries of its journal. Put back a copy of its files, or delete the "
+                f"keys {PREFIX}* to begin with an empty journal"
+            )
         if word != "done":
             raise self._foreign(word)
         self._epoch, self._owner, self._link = epoch, owner, link
@@ -371,8 +383,11 @@ class RedisJournal:
         with self._told():
             self._examine()
             epoch, owner, number = self._state()
+            kept = self._client.hget(_STATE, "count"), self._client.hlen(_ENTRIES)
         if owner != self._owner:
             self._refuse("other", epoch, number, number)
+        if int(kept[0] or 0) != kept[1]:  # nobody else writes to it
+            self._refuse("lacks", epoch, number, number)
 
     def status(self) -> dict[str, object]:
         """Count entries; Redis estimates their bytes."""
@@ -438,6 +453,8 @@ class RedisJournal:
             raise JournalRegressed(
                 f"{self._shown} ends with transaction {last}, but {number - 1} was written"
             )
+        if word == "lacks":
+            raise JournalRegressed(f"{self._shown} has lost entries that were written")
         if word == "stale":
             raise JournalUnavailable(f"{self._shown}: the link was replaced by another one")
         if word == "other" and epoch > self._epoch:

@@ -194,6 +194,13 @@ def by_kind(entries: Mapping[str, Entry]) -> dict[str, dict[int, Any]]:
     return found
 
 
+def lacking(entries: Mapping[str, Entry]) -> list[str]:
+    """Return the keys of specs that tasks have and no entry."""
+    chunks = [entry for entry in entries.values() if isinstance(entry, JournalChunk)]
+    specs = {key_of(SPEC, run.spec) for chunk in chunks for run in chunk.runs}
+    return sorted(specs - entries.keys())
+
+
 def parts_of(key: str) -> tuple[str, int]:
     """Return the kind of an entry and its number, by its key.
 

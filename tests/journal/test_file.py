@@ -16,6 +16,7 @@ import pytest
 from taskmesh.journal import file as file_module
 from taskmesh.journal.file import FileJournal
 from taskmesh.journal.port import (
+    FORMAT,
     Changes,
     JournalRefused,
     JournalRegressed,
@@ -248,7 +249,7 @@ def test_one_of_another_version_is_refused(path: Path):
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 7")
 
-    assert "made by another version of taskmesh (form 7, this one reads 1)" in refusal(path)
+    assert f"made by another version of taskmesh (form 7, this one reads {FORMAT})" in refusal(path)
 
 
 def test_a_log_without_its_file_is_refused(path: Path, tmp_path: Path):
@@ -366,6 +367,98 @@ def test_a_file_that_is_removed_or_replaced_is_noticed_and_written_again(path: P
     with closing(FileJournal(path)) as store:
         store.open()
         assert entries(store) == expected(4)
+
+
+def test_a_log_that_is_removed_is_noticed_before_anything_is_confirmed_and_all_is_written_again(path: Path):
+    with closing(FileJournal(path)) as store:
+        opened = store.open()
+        store.write(1, transaction(1))
+        path.with_name(f"{path.name}-wal").unlink()
+
+        with pytest.raises(JournalRegressed, match="-wal was removed or replaced"):
+            store.write(2, transaction(2))
+        for look in (store.check, store.sync):
+            with pytest.raises(JournalRegressed, match="-wal was removed or replaced"):
+                look()
+        again = store.open(opened.epoch)
+        store.replace(again.number + 1, expected(2))
+        store.write(again.number + 2, transaction(3))
+    with closing(FileJournal(path)) as store:
+        store.open()
+        assert entries(store) == expected(3)
+
+
+@pytest.mark.parametrize("how", ["emptied", "cut off", "overwritten"])
+def test_a_file_that_is_spoilt_under_its_hub_takes_nothing_until_it_is_moved_away(path: Path, how: str):
+    with closing(FileJournal(path)) as store:
+        store.open()
+        store.write(1, Changes({b"%d" % number: bytes(100_000) for number in range(100)}))
+    with closing(FileJournal(path)) as store:
+        opened = store.open()
+        if how == "overwritten":
+            with path.open("r+b") as file:
+                file.write(bytes(200))
+        else:
+            os.truncate(path, 0 if how == "emptied" else path.stat().st_size // 2)
+
+        with pytest.raises(JournalRefused, match="is damaged"):
+            store.write(2, transaction(2))
+        with pytest.raises(JournalRefused, match="is damaged"):
+            store.check()
+        for _ in range(2):
+            with pytest.raises(JournalRefused, match="move it away"):
+                store.rejoin(1)
+        path.unlink()
+        path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
+        with pytest.raises(JournalRegressed):
+            store.rejoin(1)
+        again = store.open(opened.epoch)
+        store.replace(again.number + 1, expected(2))
+    with closing(FileJournal(path)) as store:
+        store.open()
+        assert entries(store) == expected(2)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("harm", ["removed", "a bit"])
+def test_a_log_that_is_damaged_or_removed_while_there_is_no_hub_is_refused(
+    path: Path, tmp_path: Path, strict: bool, harm: str
+):
+    kept = tmp_path / "kept"
+    with closing(FileJournal(path, strict)) as store:
+        store.open()
+        for number in range(1, 20):
+            store.write(number, transaction(number))
+        store.sync()
+        kept.mkdir()
+        log = path.with_name(f"{path.name}-wal")
+        os.link(path, kept / "file")  # a hub that is killed empties no log
+        shutil.copy(path, kept / "content")
+        shutil.copy(log, kept / "log")
+    shutil.copyfile(kept / "content", path)
+    if harm == "a bit":
+        data = bytearray((kept / "log").read_bytes())
+        data[len(data) // 3] ^= 8
+        log.write_bytes(data)
+
+    assert "-number to go on without what is missing" in refusal(path)
+    with closing(FileJournal(path)) as store, pytest.raises(JournalRefused, match="19 was on disk"):
+        entries(store)
+    path.with_name(f"{path.name}-number").unlink()
+    with closing(FileJournal(path)) as store:
+        assert store.open().number < 19
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["DELETE FROM state", "UPDATE state SET epoch = 9223372036854775807", "UPDATE state SET number = NULL"],
+)
+def test_a_state_that_is_missing_or_changed_is_refused_with_the_cure(path: Path, change: str):
+    written(path, 3)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(change)
+
+    assert "its state is missing or was changed" in refusal(path)
 
 
 def test_one_that_somebody_has_locked_is_tried_again(path: Path, monkeypatch):

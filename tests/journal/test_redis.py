@@ -386,6 +386,35 @@ def test_a_server_that_was_emptied_under_the_hub_is_noticed(durable: RedisServer
         assert durable.stored() == []
 
 
+def test_entries_that_are_deleted_under_the_hub_are_noticed_and_written_again(durable: RedisServer):
+    with journal(durable) as store, durable.client() as client:
+        opened = store.open()
+        store.write(1, transaction(1))
+        client.delete("taskmesh:{journal}:entries")
+
+        for attempt in (
+            lambda: store.write(2, transaction(2)),
+            store.check,
+            store.sync,
+            lambda: store.rejoin(1),
+        ):
+            with pytest.raises(JournalRegressed):
+                attempt()
+        again = store.open(opened.epoch)
+        store.replace(again.number + 1, expected(2))
+        store.write(again.number + 2, transaction(3))
+        assert entries(store) == expected(3)
+
+
+def test_entries_that_are_deleted_while_there_is_no_hub_are_refused_with_the_cure(durable: RedisServer):
+    with journal(durable) as store, durable.client() as client:
+        store.open()
+        store.write(1, transaction(1))
+        client.delete("taskmesh:{journal}:entries")
+    with journal(durable) as store, pytest.raises(JournalRefused, match="delete the keys taskmesh:"):
+        store.open()
+
+
 @pytest.mark.fault
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_promoted_replica_is_believed_only_if_it_has_everything(

@@ -24,6 +24,7 @@ from taskmesh.security.key_files import read_secret
 from taskmesh.system.clock import monotonic, wall
 from taskmesh.system.loop import Loop
 from taskmesh.system.wakeup import Wakeup
+from taskmesh.wire.journal import lacking
 
 REPORT: Final = 0.1
 """Seconds between two looks at the journal's state."""
@@ -129,6 +130,11 @@ def _read(store: JournalStore) -> JournalRead:
         for data_key, data in portion:
             key = data_key.decode()
             entries[key] = decode(key, data)
+    if missing := lacking(entries):
+        raise ConfigError(
+            f"the journal is damaged: {len(missing)} of its entries are missing ({', '.join(missing[:3])}), "
+            "without which its tasks cannot run. Put back a copy, or move it away to begin with an empty one"
+        )
     return JournalRead(entries, wall())
 
 

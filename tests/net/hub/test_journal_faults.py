@@ -6,13 +6,20 @@ What was accepted before, meanwhile and afterwards is reached by its id at the n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.config import HubConfig
+from taskmesh.errors import ConfigError
+from taskmesh.journal.entries import changes_of
+from taskmesh.journal.file import FileJournal
+from taskmesh.net.hub.journal import hub_journal
+from taskmesh.wire.journal import CHUNK, JournalChunk, key_of
+from taskmesh.wire.runs import Run
 from tests.harness.cluster import SETTINGS, Cluster
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer, serving
@@ -134,3 +141,14 @@ def test_a_graph_goes_on_through_deaths_of_hub_and_client(programs: Programs, tm
         with cluster.mesh() as mesh:
             found = {task_id: mesh.attach(task_id) for task_id in expected}
             assert {task_id: task.result(END_S) for task_id, task in found.items()} == expected
+
+
+def test_a_journal_whose_tasks_lack_their_specs_is_refused_with_the_cure(tmp_path: Path):
+    path = tmp_path / "tasks.journal"
+    with closing(FileJournal(path)) as store:
+        store.open()
+        chunk = JournalChunk(1, "", "", 0.0, [Run(7, 0, [1], [b""])])
+        store.write(1, changes_of({key_of(CHUNK, 1): chunk}))
+
+    with pytest.raises(ConfigError, match=r"(?s)1 of its entries are missing.*move it away"):
+        hub_journal(HubConfig(journal=str(path))).__enter__()
