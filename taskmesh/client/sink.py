@@ -105,6 +105,8 @@ class Sink:
         self._port: SubmitPort | None = None
         self._changed = threading.Condition()
         self._here: deque[tuple[int, SinkOutcome]] = deque()
+        self._clock: Callable[[], float] = monotonic
+        self._until = 0.0
         self._generation = 0
         self._numbers: dict[tuple[int, int], int] = {}  # of what was given out and is not acknowledged
         self._acked: list[int] = []
@@ -205,14 +207,15 @@ class Sink:
             self._changed.notify_all()
 
     def _is_here(self) -> bool:
-        """Return True if an outcome is here.
+        """Return True if an outcome is here that the hub has surely given to nobody else.
 
         Raises:
             MeshClosed: the sink or the mesh is closed.
         """
-        if not self._here and (self._closed or self._client.closed):
+        is_here = bool(self._here) and self._clock() < self._until
+        if not is_here and (self._closed or self._client.closed):
             raise MeshClosed("the sink is closed" if self._closed else "the mesh is closed")
-        return bool(self._here)
+        return is_here
 
     def ack(self, outcome: SinkOutcome) -> None:
         """Acknowledge an outcome: the hub may forget it, and its task has ended for whoever submitted it.
@@ -262,11 +265,6 @@ class Sink:
         ]
         again = []
         with self._changed:
-            if message.generation != self._generation:  # the hub has taken back what was before
-                self._generation = message.generation
-                self._here.clear()
-                self._acked.clear()
-                self._numbers = dict.fromkeys(self._numbers, UNNUMBERED)  # the hub gives others out
             for number, outcome in found:
                 if outcome.task in self._recent:
                     again.append(number)
@@ -279,6 +277,17 @@ class Sink:
             self._changed.notify_all()
         if first and self._port is not None:
             self._port.sink_acked(self.name)
+
+    def renew(self, generation: int, until: float) -> None:
+        """Give out what is here until then; if it is of an earlier generation, the hub has taken it back."""
+        with self._changed:
+            if generation != self._generation:
+                self._generation = generation
+                self._here.clear()
+                self._acked.clear()
+                self._numbers = dict.fromkeys(self._numbers, UNNUMBERED)  # the hub gives others out
+            self._until = until
+            self._changed.notify_all()
 
     def take_acked(self) -> tuple[int, list[int]]:
         """Return the generation and what was acknowledged since the last call."""

@@ -232,4 +232,18 @@ class Tell(msgspec.Struct):
     message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold
 
 
-ClientAction = Send | Reconnect | Resolve | Accept | Tell
+class Renew(msgspec.Struct):
+    """Outcomes of a sink that are here may be given out for a while longer, those of earlier generations not.
+
+    Attributes:
+        sink: the sink's name.
+        generation: the present generation.
+        until: the time up to which the hub surely gives them to nobody else.
+    """
+
+    sink: str
+    generation: int
+    until: float
+
+
+ClientAction = Send | Reconnect | Resolve | Accept | Tell | Renew

@@ -176,6 +176,7 @@ class SinkReport(msgspec.Struct, tag=12):
         credit: bytes of outcomes that it holds unacknowledged at most.
         acked: outcomes that are done with, by number: from the first to before the second.
         closed: it takes no more.
+        sent: the client's time, which the answer has as `echo`.
     """
 
     sink: Name
@@ -185,6 +186,7 @@ class SinkReport(msgspec.Struct, tag=12):
     credit: Counter
     acked: list[tuple[Counter, Counter]] = []
     closed: bool = False
+    sent: Number = 0
 
 
 # --- hub -> client ----------------------------------------------------------------------------------------
@@ -310,13 +312,14 @@ class SinkDeliver(msgspec.Struct, tag=29):
 class SinkTold(msgspec.Struct, tag=30):
     """The answer to a SinkReport: every report up to `reports` has arrived.
 
-    If the consumer is not `known` any more it begins anew.
+    If the consumer is not `known` any more it begins anew. `echo`: the `sent` of that report.
     """
 
     sink: Name
     generation: Counter
     reports: Counter
     known: bool = True
+    echo: Number = 0
 
 
 # --- pool -> hub (collector) ------------------------------------------------------------------------------

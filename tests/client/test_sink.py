@@ -1,5 +1,9 @@
 """A consumer as a program sees it: which outcomes it is given, and which numbers it acknowledges."""
 
+import math
+
+import pytest
+
 from taskmesh.client.sink import Sink
 from taskmesh.wire.messages import SinkDeliver
 from taskmesh.wire.runs import PICKLE, DoneRun
@@ -32,6 +36,7 @@ def deliver(sink: Sink, generation: int, **numbers: int) -> None:
     """Outcomes of tasks t1, t2 ... under these numbers."""
     seqs = [int(task[1:]) for task in numbers]
     done = [DoneRun(1, 7, 1, "p/0", [seq], [b"r"], 0.1) for seq in seqs]
+    sink.renew(generation, math.inf)
     sink.put(SinkDeliver("s", generation, 1, done, ["f"] * len(done), list(numbers.values())))
 
 
@@ -71,3 +76,20 @@ def test_what_is_in_the_program_s_hands_is_not_given_out_again():
     sink.ack(first)
 
     assert sink.take_acked() == (2, [5])
+
+
+def test_what_others_may_have_is_not_given_out():
+    """It stood still for long: the hub has taken back what was here, and another has acknowledged it."""
+    sink = opened()
+    sink._clock = lambda: now
+    deliver(sink, 1, t1=1, t2=2)
+    now = 5.0
+    sink.renew(1, 5.0)
+    with pytest.raises(TimeoutError):
+        sink.get(0)
+    sink.renew(1, 7.5)
+    assert sink.get(0).task == (7, 1)
+
+    sink.renew(2, 7.5)
+    with pytest.raises(TimeoutError):
+        sink.get(0)

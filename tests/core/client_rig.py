@@ -33,6 +33,7 @@ class Client:
         self.lost: list[int] = []
         self.accepted: list[int] = []
         self.told: list[object] = []
+        self.renewed: list[act.Renew] = []
         self.reconnects = 0
         self.session = 0
         self.tell(ev.Tick())
@@ -52,6 +53,8 @@ class Client:
                     self.accepted += seqs
                 case act.Tell(message=message):
                     self.told.append(message)
+                case act.Renew():
+                    self.renewed.append(action)
                 case act.Reconnect():
                     self.reconnects += 1
 

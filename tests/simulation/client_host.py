@@ -305,6 +305,9 @@ class ClientHost(Host[ClientMachine]):
                     self._redial()
                 case act.Tell(message=message):
                     self._told(message)
+                case act.Renew(sink=sink, generation=generation, until=until):
+                    if (intake := self.intakes.get(sink)) is not None:
+                        intake.renew(generation, until)
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
 

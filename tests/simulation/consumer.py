@@ -65,6 +65,7 @@ class Consumer:
         if self._name not in self._host.intakes:  # the hub has heard that the one before is closed
             credit = self._setting.chance.choice(CREDITS)
             self._sink = Sink(cast("Any", self), self._name, credit, "manual")
+            self._sink._clock = self._host.clock
             self._sink.__enter__()
             self._acked = set()
 

@@ -305,7 +305,7 @@ class Sinks:
         if after:
             consumer.unwritten.append((report.number, after))
             self._unwritten[report.sink, consumer.client] = consumer
-        return SinkTold(plain(report.sink), report.generation, consumer.taken)
+        return SinkTold(plain(report.sink), report.generation, consumer.taken, echo=report.sent)
 
     def written(self, number: int) -> list[SendClient]:
         """The journal has the changes up to a number: tell consumers which of their reports are taken in."""

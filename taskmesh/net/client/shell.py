@@ -78,6 +78,10 @@ class SinkIntake(Protocol):
 
     def put(self, message: m.SinkDeliver) -> None: ...
 
+    def renew(self, generation: int, until: float) -> None:
+        """Give out what is here until then; if it is of an earlier generation, the hub has taken it back."""
+        ...
+
     def take_acked(self) -> tuple[int, list[int]]:
         """Return the generation and what was acknowledged since the last call."""
         ...
@@ -240,6 +244,7 @@ class ClientShell(Shell[ClientMachine]):
             act.Resolve: lambda action: open_tasks.resolve(action.done, action.failed),
             act.Accept: lambda action: open_tasks.accepted(action.seqs),
             act.Tell: lambda action: self._notify(action.message),
+            act.Renew: self._renew,
             act.Reconnect: reconnect,
         }
         super().__init__(ClientMachine(config, self.table, now), perform)
@@ -283,6 +288,10 @@ class ClientShell(Shell[ClientMachine]):
         if not self._opened and self.machine.open:
             self._opened = True
             self.opened.set()
+
+    def _renew(self, action: act.Renew) -> None:
+        if (intake := self.intakes.get(action.sink)) is not None:
+            intake.renew(action.generation, action.until)
 
     def _notify(self, message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold) -> None:
         if isinstance(message, m.Notice):

@@ -1,9 +1,11 @@
 """A consumer's side of a sink: its numbers, what it says again, and when it begins anew."""
 
 import pytest
+from msgspec.structs import replace
 
+from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client.sinks import ALIVE, RESEND_AFTER, ranges_of
+from taskmesh.core.client.sinks import ALIVE, FRESH, RESEND_AFTER, ranges_of
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun
 from tests.core.client_rig import Client
@@ -18,7 +20,7 @@ def client() -> Client:
 
 def reports(client: Client) -> list[m.SinkReport]:
     """Return its reports since the last call."""
-    found = [message for message in client.sent if isinstance(message, m.SinkReport)]
+    found = [replace(message, sent=0.0) for message in client.sent if isinstance(message, m.SinkReport)]
     client.sent.clear()
     return found
 
@@ -160,6 +162,32 @@ def test_who_takes_from_a_sink_does_not_rest(client):
         client.hear(m.Accepted(0))
 
     assert beats == 5
+
+
+def test_what_is_here_is_given_out_for_a_while_after_each_report(client):
+    client.tell(ev.SinkOpened("s", 100))
+    assert client.renewed[-1] == act.Renew("s", 1, client.now + FRESH)
+
+    client.now += ALIVE
+    client.hear(deliver(1))
+    assert client.renewed[-1] == act.Renew("s", 1, client.now + FRESH)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_one_that_stood_still_asks_before_it_gives_out_what_is_here(client, known):
+    opened(client)
+    before = client.now
+    client.renewed.clear()
+    client.now += 20.0
+    client.hear(deliver(1))
+    client.hear(m.SinkTold("s", 1, 1, echo=before))
+    client.tell(ev.SinkAcked("s", 1, [1]))
+    assert client.renewed == [], "all of that had been said before"
+
+    client.now += 0.1
+    client.hear(m.SinkTold("s", 1, 1, known, echo=client.now - 0.1 if known else 0.0))
+    (renewed,) = client.renewed
+    assert (renewed.generation, renewed.until > client.now) == (1 if known else 2, True)
 
 
 def test_ranges():
