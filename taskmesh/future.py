@@ -264,8 +264,8 @@ class TaskFuture(Future[T]):
 
     @property
     def accepted(self) -> bool:
-        """True if the hub has confirmed that the task is in its ledger (or ended)."""
-        return self._state is FINISHED or self._run.table.is_accepted(self._seq)
+        """True if the hub has confirmed that it has the task, with a journal: that the journal has it."""
+        return self._run.table.is_accepted(self._seq)
 
     @property
     def attempt(self) -> int:

@@ -107,6 +107,7 @@ class PendingTable:
         self._upstream = UpstreamTasks(self.lock, self._lighten)
         self.values_of, self.calls_of = self._upstream.values_of, self._upstream.calls_of
         self._acks = AckSet()
+        self._unconfirmed: set[int] = set()  # of tasks that have ended before the hub said that it has them
         self._changed = threading.Condition(self.lock)
         self._watching = 0
         self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -248,15 +249,15 @@ class PendingTable:
             TimeoutError: not within `timeout` seconds. Or what broke the port.
         """
         with self.lock:
-            waiting = set(self._pending)
+            waiting = self._pending.keys() | self._unconfirmed
             last = max(waiting, default=0)
 
             def is_confirmed() -> bool:
                 if self._acks.to < last and self._acks.has_gaps:
-                    waiting.intersection_update(self._pending)
+                    waiting.intersection_update(self._pending.keys() | self._unconfirmed)
                     waiting.difference_update([seq for seq in waiting if seq in self._acks])
                     return not waiting
-                return self._acks.to >= last or not self._pending
+                return self._acks.to >= last or not (self._pending or self._unconfirmed)
 
             if not self._wait(is_confirmed, timeout):
                 raise TimeoutError(f"the hub has not confirmed every task within {timeout:g} s")
@@ -433,6 +434,7 @@ class PendingTable:
         """Rebuild unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
         with self.lock:
             if seqs is None:
+                self.accepted(list(self._unconfirmed))  # they have ended, and no hub has them any more
                 undrained = {future._seq for run in list(self._dirty) for future in list(run.queued)}
                 undrained.update(future._seq for future in self._dependents)
                 futures = [future for future in list(self._pending.values()) if future._seq not in undrained]
@@ -455,16 +457,26 @@ class PendingTable:
         if seqs:
             with self.lock:
                 self._acks.add(seqs, self._oldest)
+                if self._unconfirmed:
+                    self._unconfirmed.difference_update(seqs)
                 if self._watching:
                     self._changed.notify_all()
+
+    def _await_acceptance(self, seqs: Sequence[int]) -> None:
+        """Tasks have ended: those that the hub has not confirmed yet are not accepted. Lock held."""
+        if max(seqs, default=0) > self._acks.to:
+            self._unconfirmed.update([seq for seq in seqs if seq not in self._acks and seq in self._pending])
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """End tasks. Those that are unknown, cancelled or resolved already are skipped."""
         completion = Completion(self._callbacks)
         with self.lock:
+            for run in done:
+                self._await_acceptance(run.seqs)
             count = self._succeed(done, completion)
             if failed:  # what is too large for it never reaches the hub
-                self.accepted([record.seq for record in failed])
+                self._await_acceptance([record.seq for record in failed if record.worker])
+                self.accepted([record.seq for record in failed if not record.worker])
                 count += self._fail(failed, completion)
             if self._weights:
                 for seq in itertools.chain((record.seq for record in failed), *(run.seqs for run in done)):
@@ -535,4 +547,4 @@ class PendingTable:
                     future._ensure_waiters().progress = news
 
     def _oldest(self) -> int:
-        return min(list(self._pending), default=self._acks.to + 1)
+        return min([*self._pending, *self._unconfirmed], default=self._acks.to + 1)

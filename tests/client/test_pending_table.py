@@ -417,3 +417,32 @@ def test_who_waits_for_the_end_looks_at_all_tasks_only_now_and_then(table, run, 
     monkeypatch.setattr(table, "_wait", end_one_by_one)
     table.wait_idle([])
     assert not detached.done()
+
+
+def test_what_has_ended_is_not_accepted_before_the_hub_says_so(table, run):
+    futures = [table.put(run, ARGUMENTS) for _ in range(3)]
+    table.drain()
+    table.resolve(done(1, 2), [Failed(7, 3, 1, "exception", worker="p/0")])
+    assert [future.state for future in futures] == ["succeeded", "succeeded", "failed"]
+    assert [future.accepted for future in futures] == [False] * 3
+    with pytest.raises(TimeoutError):
+        table.flush(0.01)
+
+    table.accepted([1, 2])
+    with pytest.raises(TimeoutError):
+        table.flush(0.01)
+    table.accepted([3])
+    table.flush(0.01)
+    assert [future.accepted for future in futures] == [True] * 3
+
+
+def test_what_has_ended_at_a_hub_that_is_gone_is_not_waited_for(table, run):
+    table.put(run, ARGUMENTS)
+    table.put(run, ARGUMENTS)
+    table.drain()
+    table.resolve(done(1), [])
+
+    _, runs = table.pending_runs()
+    assert [seq for again in runs for seq in again.seqs] == [2]
+    table.accepted([2])
+    table.flush(0.01)

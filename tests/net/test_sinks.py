@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from taskmesh import Mesh, TaskFuture
 from taskmesh.errors import ConfigError, MeshClosed, RemoteError, SerializationError
 from tests.harness.cluster import ENVIRONMENT, OVERRIDES, Cluster
+from tests.harness.gate import Gate
 from tests.harness.journal import Journal
 from tests.harness.keys import Ring
 from tests.harness.program import Program
@@ -233,6 +235,53 @@ def test_a_hub_that_dies_loses_nothing_that_was_not_acknowledged(programs: Progr
             wait_until(all_done, WAIT_S)
             assert [future.result(WAIT_S) for future in futures] == [None] * 500
         assert set(values) == set(range(500))
+    finally:
+        cluster.programs.close()
+
+
+FROZEN = """
+import sys
+from taskmesh import Mesh
+from tests.harness.gate import wait_at
+from tests.harness.journal import Journal
+with Mesh(sys.argv[1], hub__lease=2.0) as mesh, mesh.sink("s", ack="manual") as sink:
+    log = Journal(sys.argv[2])
+    sink.ack(sink.get(30))
+    log.write("ready", 0)
+    wait_at(sys.argv[3])
+    while True:
+        try:
+            log.write("got", sink.get(3).result())
+        except TimeoutError:
+            break
+"""
+
+
+@pytest.mark.smoke
+def test_a_consumer_that_was_frozen_gives_out_nothing_that_others_have_acknowledged(
+    programs: Programs, tmp_path: Path, gates: Callable[[], Gate]
+):
+    cluster = Cluster(Programs(made(tmp_path / "mesh"), ENVIRONMENT))
+    log, gate = Journal(tmp_path / "log"), gates()
+    try:
+        cluster.start_hub()
+        cluster.start_worker("one")
+        with Mesh(cluster.address, **OVERRIDES) as mesh:
+            frozen = programs.launch("frozen", ("-c", FROZEN, cluster.address, str(log.path), gate.path))
+            futures = submit(mesh, range(300))
+            wait_until(lambda: log.count("ready"), WAIT_S)
+            wait_until(
+                lambda: mesh.status()["sinks"][0]["unacknowledged"] == 299, WAIT_S, "it has all in hand"
+            )
+            frozen.stop()
+            gate.open()
+            values: list[object] = []
+            with mesh.sink("s") as sink:
+                take(sink, 299, values)
+            wait_until(lambda: all(future.done() for future in futures), WAIT_S)
+            frozen.go_on()
+            assert frozen.wait(WAIT_S) == 0
+        assert got(tmp_path / "log") == [0]
     finally:
         cluster.programs.close()
 
