@@ -11,7 +11,6 @@ from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.sinks import Consumer, SinkQueue, Sinks
 from taskmesh.core.hub.states import TaskRecord
-from taskmesh.wire.messages import SinkDeliver
 from taskmesh.wire.runs import DoneRun
 
 Patch = pytest.MonkeyPatch
@@ -44,14 +43,14 @@ def told_when_acknowledged(patch: Patch) -> None:
 
 def numbers_of_a_generation(patch: Patch) -> None:
     """A program acknowledges by its number what it had before its consumer began anew."""
-    put = Sink.put
+    renew = Sink.renew
 
-    def keep(self: Sink, message: SinkDeliver) -> None:
+    def keep(self: Sink, generation: int, until: float) -> None:
         numbers = dict(self._numbers)
-        put(self, message)
+        renew(self, generation, until)
         self._numbers.update({task: number for task, number in numbers.items() if not self._numbers[task]})
 
-    patch.setattr(Sink, "put", keep)
+    patch.setattr(Sink, "renew", keep)
 
 
 def ends_in_sinks(patch: Patch) -> None:
