@@ -21,7 +21,7 @@ NAMELESS = {
     m.Fulfil: "number payload keep failed",
     m.PutSchedule: "number declaration",
     m.DropSchedule: "number",
-    m.SinkReport: "credit closed",
+    m.SinkReport: "credit closed sent",
     r.Run: "payloads again delay tried when at rerun age",
     r.Value: "payload name attempt failed is_kept",
     r.Spec: "function priority timeout hard_timeout expires max_retries backoff factor max_backoff jitter "
