@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -124,6 +125,14 @@ def runs_of(plans: list[Plan], now: float, *, again: bool) -> tuple[list[tuple[i
     return list(specs.items()), runs
 
 
+class Program(Protocol):
+    """A program beside a client, in its process."""
+
+    def woken(self) -> None:
+        """The process goes on after it stood still."""
+        ...
+
+
 class ClientHost(Host[ClientMachine]):
     """One client session.
 
@@ -145,6 +154,7 @@ class ClientHost(Host[ClientMachine]):
         self.asked = 0
         self.promises: dict[int, str] = {}
         self.intakes: dict[str, Sink] = {}
+        self.programs: list[Program] = []
         self._config = config
         self._next = 1
         self._known: set[int] = set()
@@ -158,6 +168,12 @@ class ClientHost(Host[ClientMachine]):
         self.down_link.reset()
         self._unanswered = 0
         self._cancels.clear()  # the hub may have had them, or not
+
+    def resume(self) -> None:
+        """SIGCONT, with its programs first."""
+        for program in self.programs if self.paused else ():
+            program.woken()
+        super().resume()
 
     def start(self) -> None:
         """Starts the session."""

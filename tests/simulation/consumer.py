@@ -38,6 +38,7 @@ class Consumer:
         self._sink: Sink | None = None
         self._hands: list[SinkOutcome] = []
         self._acked: set[tuple[int, int]] = set()
+        host.programs.append(self)
         self._step()
 
     # --- the program --------------------------------------------------------------------------------------
@@ -61,6 +62,11 @@ class Consumer:
         elif chance.random() < 0.6:
             self._acknowledge(self._sink, chance.randint(0, len(self._hands)))
 
+    def woken(self) -> None:
+        """SIGCONT: the program goes on before the port's thread does."""
+        if self._sink is not None and self._host.life == self._life:
+            self._take(self._sink)
+
     def _open(self) -> None:
         if self._name not in self._host.intakes:  # the hub has heard that the one before is closed
             credit = self._setting.chance.choice(CREDITS)
@@ -83,7 +89,8 @@ class Consumer:
             except TimeoutError:
                 return
             plan = self._setting.workload.plans[outcome.task]
-            self._setting.audit.consumption.taken(plan, outcome, self._acked)
+            epoch, now = self._host.machine.epoch, self._setting.timetable.now
+            self._setting.audit.consumption.taken(plan, outcome, self._acked, epoch=epoch, now=now)
             self._hands.append(outcome)
 
     def _acknowledge(self, sink: Sink, count: int) -> None:

@@ -3,14 +3,15 @@
 - a task with a sink ends for its client only after a consumer has acknowledged its outcome
 - an outcome that a hub has taken as acknowledged is not delivered again by that hub
 - a hub takes an outcome as acknowledged once, after it was delivered, and a program has acknowledged it
-- no consumer's program is given again what it has acknowledged
+- no consumer's program is given again what it has acknowledged, nor what a hub has told another one to be
+  acknowledged, but for a moment in which a link is cut
 - where all is well, and consumers take everything, sinks are empty in the end
 - values that a client puts into a sink go there in their order
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from taskmesh.client.sink import SinkOutcome
 from taskmesh.core.state_machine import require
@@ -21,6 +22,8 @@ from tests.simulation.workload import Plan
 Task = tuple[int, int]
 Ending = tuple[int, int, int, str]
 """A client's task, the attempt, and how that has ended."""
+MOMENT = 2.0
+"""Seconds for which a consumer may not know that others have acknowledged what it has in hand."""
 PAST_THE_SINK = frozenset({"cancelled", "lost", "result", "dependency"})
 """Ends that a client hears directly, since it, or the hub that takes its Submit, decides so."""
 
@@ -39,6 +42,7 @@ class Consumption:
         self._delivered: set[tuple[int, Ending]] = set()
         self._settled: set[tuple[int, Ending]] = set()
         self._newest: dict[tuple[int, int, str], int] = {}
+        self._confirmed: dict[tuple[int, Task], float] = {}
 
     def delivered(self, epoch: int, message: SinkDeliver) -> None:
         """A hub sends outcomes to a consumer, perhaps once more."""
@@ -68,6 +72,8 @@ class Consumption:
         over = {each for each in self._settled if each[0] == epoch and each[1][0] == client}
         self._delivered -= over
         self._settled -= over
+        for known in [known for known in self._confirmed if known[0] == epoch and known[1][0] == client]:
+            del self._confirmed[known]
         for line in [line for line in self._newest if line[:2] == (epoch, client)]:
             del self._newest[line]
 
@@ -80,8 +86,17 @@ class Consumption:
                 self._newest[line] = plan.seq
                 plan.successes += 1
 
-    def taken(self, plan: Plan, outcome: SinkOutcome, before: set[Task]) -> None:
-        """A program is given an outcome; it has acknowledged those before itself."""
+    def confirmed(self, epoch: int, tasks: Iterable[Task], now: float) -> None:
+        """A hub tells a consumer that it has taken in what that has acknowledged."""
+        for task in tasks:
+            self._confirmed.setdefault((epoch, task), now)
+
+    def taken(self, plan: Plan, outcome: SinkOutcome, before: set[Task], *, epoch: int, now: float) -> None:
+        """A program is given an outcome of a hub; it has acknowledged those before itself."""
+        since = now - self._confirmed.get((epoch, outcome.task), now)
+        require(
+            since < MOMENT, "an outcome was given out long after another had acknowledged it", plan, since
+        )
         require(outcome.task not in before, "an outcome was given again after it was acknowledged", plan)
         value = outcome._value
         if value is not None and value.failed is None:

@@ -3,6 +3,7 @@
 - no hub says that a task is accepted before it is written
 - the next hub knows every accepted task, or how it has ended
 - a task that was written to be over, or how it has ended, is not run again
+- one of whose end somebody else than its client has heard is not run again by any hub: all hear the same
 - a task that was accepted runs, or has a reason not to, whoever is dead
 """
 
@@ -61,6 +62,7 @@ class Durability:
         self._seen: set[Task] = set()
         self._dropped: set[Task] = set()
         self._kept: dict[str, tuple[float, list[Task]]] = {}
+        self._public: set[Task] = set()
 
     def began(self) -> None:
         """A hub starts: numbers begin anew."""
@@ -102,6 +104,7 @@ class Durability:
     def lost(self) -> None:
         """A hub dies whose memory alone had its journal; what it has said last may be on its way still."""
         self.excused |= self.accepted | self._said
+        self._public.clear()
 
     def heard(self, plans: Iterable[Plan]) -> None:
         """A client hears that these are accepted."""
@@ -120,6 +123,8 @@ class Durability:
         """The disk has lost what was not synced: nobody promises the tasks of that."""
         lost = [key for key, data in before.items() if disk.entries.get(key) != data]  # numbers come again
         self.excused.update(task for key in lost for task in _written_under(key, before[key]))
+        if lost:
+            self._public.clear()
 
     def reloaded(self, hub: HubMachine, entries: Mapping[str, Entry]) -> set[Task]:
         """A hub has read its journal; return the tasks that it runs once more, for nobody."""
@@ -158,8 +163,15 @@ class Durability:
             self._written.pop(task, None)
             self._brought[task] = submit
 
+    def told_others(self, plans: Iterable[Plan]) -> None:
+        """A hub tells somebody else than their clients how these have ended."""
+        self._public.update((plan.client, plan.seq) for plan in plans if may_outlive(plan))
+
     def pushed(self, run: LaneRun) -> None:
         """A hub sends these to a pool."""
+        public = self._public - self._again - self._dropped - self.excused if self._public else self._public
+        known = [seq for seq in run.seqs if (run.client, seq) in public]
+        require(not known, "runs again, and others have heard how it has ended", run.client, known)
         again = [seq for seq in run.seqs if (run.client, seq) in self._settled]
         require(not again, "runs again, and its outcome was written", run.client, again)
 

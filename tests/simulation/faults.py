@@ -46,6 +46,8 @@ EXPECTED = (
     ("loss of power", "hub"),
     ("crash", "client with its journal's hub"),
     ("crash", "hub and client of a journal"),
+    ("crash", "hub whose outcomes are read twice"),
+    ("dies unnoticed", "client"),
     ("too large", "call"),
     ("too large", "result"),
     ("place given", "slot"),
@@ -261,6 +263,7 @@ class Faults:
             partial(self._power_lost, hub),
             partial(self._hub_and_client_die, chance, hub),
             partial(self._hub_and_client_die, chance, hub),
+            partial(self._die_unnoticed, chance),
         )
         for _ in range(chance.randrange(6)):
             when = 0.3 + (self._until - 0.3) * chance.random()
@@ -313,6 +316,16 @@ class Faults:
             after = self._world.setting.timetable.after
             for end in (partial(self._end_client, client), partial(self._end_hub, hub)):
                 after(0.5 * chance.random() * chance.randrange(2), self._happen, end)
+
+    def _die_unnoticed(self, chance: random.Random) -> None:
+        """A client stands still for seconds, and is killed: it has not fetched what has ended meanwhile."""
+        client = chance.choice(self._world.clients)
+        if client.up and not client.paused:
+            self._count("dies unnoticed", "client")
+            client.pause()
+            timetable = self._world.setting.timetable
+            most = min(3.0, max(0.0, self._until - timetable.now - 0.01))
+            timetable.after(most * chance.random(), self._end_client, client)
 
     def _end_client(self, client: ClientHost) -> None:
         if client.up:

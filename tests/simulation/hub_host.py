@@ -17,13 +17,14 @@ from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
 from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.hub.sinks import Sinks
+from taskmesh.core.hub.sinks import Consumer as SinkConsumer
+from taskmesh.core.hub.sinks import Sinks, keys_of
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
-from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
+from taskmesh.core.ids import SEQ_BITS, client_of, plain, seq_of
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import JournalKept, JournalOutcome
-from taskmesh.wire.runs import DoneRun, Failed, Run
+from taskmesh.wire.runs import ATTACHMENT, DoneRun, Failed, Run
 from tests.simulation.configs import LIMITS
 from tests.simulation.host import Host
 from tests.simulation.journal import AGAIN, SimulatedJournal
@@ -111,6 +112,7 @@ class HubHost(Host[HubMachine]):
         self.stranger_hears: Callable[[m.ToClient], None] = lambda message: None
         self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
+        self._acked: dict[tuple[int, str, int], list[tuple[int, list[tuple[int, int]]]]] = {}
 
     @property
     def epoch(self) -> int:
@@ -220,6 +222,7 @@ class HubHost(Host[HubMachine]):
     def _watch_sinks(self, collector: Collector, sinks: Sinks) -> None:
         """Notes which outcomes count as acknowledged, and which bad ends go to sinks."""
         acknowledged, put, epoch = collector.acknowledged, sinks.put, self.epoch
+        take, self._acked = sinks.report, {}
 
         def note(outcome: DoneRun | Failed) -> int:
             if outcome.client != STRANGER:
@@ -236,6 +239,17 @@ class HubHost(Host[HubMachine]):
                 self.setting.audit.consumption.put(epoch, plans)
             put(sink, name, outcome)
 
+        def note_report(
+            client: int, report: m.SinkReport, now: float
+        ) -> tuple[SinkConsumer | None, list[DoneRun | Failed]]:
+            consumer, acked = take(client, report, now)
+            if acked:
+                tasks = [key for outcome in acked for key in keys_of(outcome)]
+                known = self._acked.setdefault((client, plain(report.sink), report.generation), [])
+                known.append((report.number, tasks))
+            return consumer, acked
+
+        sinks.report = note_report  # type: ignore[method-assign]
         collector.acknowledged = note  # type: ignore[method-assign]
         sinks.put = note_put  # type: ignore[method-assign]
 
@@ -420,13 +434,36 @@ class HubHost(Host[HubMachine]):
             self._check_accepted(client, message.accepted)
             self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
             self.setting.audit.failed.update((client, failure.seq) for failure in message.failed)
+            self._told_others(client, message)
         if isinstance(message, m.SinkDeliver):
             self.setting.audit.consumption.delivered(self.epoch, message)
+        if isinstance(message, m.SinkDeliver | m.SinkTold):
+            self._confirmed(client, message)
         link = self._far.gateway(client)
         if link is not None:
             self.setting.network.send(link, message)
         elif self.setting.chance.random() < 0.3:
             self.tell(ev.ClientGone(client))
+
+    def _told_others(self, client: int, message: m.Deliver) -> None:
+        """Notes of which tasks a client hears that are another's."""
+        workload = self.setting.workload
+        plans = [workload.plans[client, seq] for run in message.done for seq in run.seqs]
+        theirs = [workload.attached_to(plan) for plan in plans if plan.kind.spec.kind == ATTACHMENT]
+        if self._journal is not None:
+            self.setting.audit.durability.told_others(theirs)
+
+    def _confirmed(self, client: int, message: m.SinkDeliver | m.SinkTold) -> None:
+        """Notes which acknowledgements a consumer may believe to be taken in."""
+        line = client, message.sink, message.generation
+        known = self._acked.get(line, []) if not isinstance(message, m.SinkTold) or message.known else []
+        tasks = [task for number, tasks in known if number <= message.reports for task in tasks]
+        if tasks:
+            self._acked[line] = [(number, tasks) for number, tasks in known if number > message.reports]
+            audit, plans = self.setting.audit, self.setting.workload.plans
+            audit.consumption.confirmed(self.epoch, tasks, self.setting.timetable.now)
+            if self._journal is not None:
+                audit.durability.told_others(plans[task] for task in tasks)
 
     def _publish(self, pool: str, message: m.ToPool) -> None:
         if isinstance(message, m.PoolCommand):

@@ -270,6 +270,44 @@ def inherited(world: World) -> None:
         )
 
 
+def read_twice(world: World) -> None:
+    """A client stands still and dies, others have read its outcomes before and read them at the next hub."""
+    setting = world.setting
+    timetable, chance, workload = setting.timetable, setting.chance, setting.workload
+    outcomes = setting.audit.outcomes
+    owner, reader = chance.sample(world.clients, 2)
+    plans = owner.submit_all(workload.slow_steady_burst, ATTACHED)
+    came = timetable.now + LEAVES
+    while not all(plan.seq in owner.accepted for plan in plans) and timetable.now < came:
+        world.until(timetable.now + 0.01)  # its caps may be reached, or its journal is slow
+    plans = [plan for plan in plans if plan.seq in owner.accepted and not _is_dropped(world, plan)]
+    owner.pause()
+    world.until(timetable.now + 0.5 * chance.random())
+    first = reader.submit_all(partial(workload.attached_burst, plans), len(plans))
+    came = timetable.now + LEAVES
+    while any((plan.client, plan.seq) not in outcomes for plan in first) and timetable.now < came:
+        world.until(timetable.now + 0.01)
+    setting.audit.faults["crash", "hub whose outcomes are read twice"] += 1
+    owner.kill()
+    owner.down_link.reset()
+    world.replace_client(owner)
+    world.until(timetable.now + LEASE * chance.random() * chance.randrange(2))
+    _replace_hub(world)
+    world.until(timetable.now + BACK)
+    later = world.clients[-1]
+    second = later.submit_all(partial(workload.attached_burst, plans), len(plans))
+    world.finish("a later reader's outcomes have not come", 3 * LEASE + LEAVES)
+    for plan, before, after in zip(plans, first, second, strict=True):
+        ends = [outcomes.get((each.client, each.seq)) for each in (before, after)]
+        taken = (plan.client, plan.seq) in outcomes
+        setting.audit.require(
+            ends[0] != "done" or ends[1] == "done" or taken or _is_dropped(world, plan),
+            "two readers have heard two ends",
+            plan,
+            ends,
+        )
+
+
 def _is_dropped(world: World, plan: Plan) -> bool:
     """Return True if its client's outcomes had no room, or nobody promises them for another reason."""
     return (plan.client, plan.seq) in world.setting.audit.durability.excused

@@ -46,6 +46,7 @@ from tests.simulation.scenes import (
     orphans,
     plague,
     promises,
+    read_twice,
     remembered,
     shared,
     turned_slow,
@@ -250,7 +251,7 @@ class World:
     def _play_foul_scene(self, scene: int) -> None:
         chance = self.setting.chance
         if self.hub.disk is not None and self.seed // SCENES % 2:
-            inherited(self)
+            chance.choice((inherited, read_twice))(self)
         elif scene == 0:
             comeback(self)
         elif scene == 1:
