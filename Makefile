@@ -27,7 +27,7 @@ TWO    := -n $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 2 ] || n=2; ec
 NEVER  := not soak and not nightly and not bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
+.PHONY: help demo demo-spark test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -66,16 +66,19 @@ test-helm: $(CHART) $(BOX) $(REDIS)  ## The chart, rendered by Helm 3 and Helm 4
 test-spark: $(SPARK) $(REDIS)  ## The Spark bridge: real PySpark, a real hub and pools
 	$(PYTEST) -m "$(NEVER)" $(TWO) --dist loadfile tests/spark
 
+test-pyspark: $(SPARK)  ## PySpark's own tests, out of its wheel, with all functions on a mesh (hours); SUITE=test_udf for some files
+	$(PYTEST) -m nightly -o faulthandler_timeout=0 -s tests/spark/test_pyspark_suite.py $(if $(SUITE),-k "$(SUITE)")
+
 test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler and kubelet, built once (some minutes more)
 	$(PYTEST) -m "$(NEVER)" tests/kube
 	.ci/cluster-inputs >tests/kube/passed
 
-nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster
+nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, PySpark's tests
 	$(LEVEL) -m nightly $(TWO) --dist worksteal
 	$(MAKE) simulate fuzz
 	$(BIN)/python -m tests.chaos --seconds 1200
 	$(LEVEL) -m soak
-	$(MAKE) test-kube
+	$(MAKE) test-kube test-pyspark
 
 test-pythons:    ## unit, integration and faults on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
 	.ci/pythons $(SUITES)

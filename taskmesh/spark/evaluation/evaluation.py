@@ -39,6 +39,10 @@ LOGGED: Final = "PYSPARK_SPARK_SESSION_UUID"
 WITH_LOCALS: Final = "SPARK_TRACEBACK_WITH_LOCALS"
 """The one by which it wants tracebacks with local variables."""
 _LOCALS_FRAMES: Final = 8
+_NO_MODULES: Final = (
+    "Modules that addPyFile() or addArtifact() brings to Spark's executors do not come to pools: install the "
+    "module there, or call taskmesh.register_by_value(module) where the functions that use it are offloaded"
+)
 
 Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
 """A partition's number, and its batches or groups; gives batches of results."""
@@ -121,6 +125,8 @@ def running(context: EvaluationContext) -> Iterator[Logs]:
         with _environment(context.environment), _in_zone(context), (logs := Logs()).collect():
             yield logs
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError):
+            error.add_note(_NO_MODULES)
         if WITH_LOCALS in context.environment:
             told = traceback.TracebackException.from_exception(
                 error, limit=-_LOCALS_FRAMES, capture_locals=True, compact=True
