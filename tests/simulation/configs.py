@@ -48,10 +48,10 @@ def hub_config(chance: random.Random) -> HubSettings:
         client_silence=6.0,
         # A client that is gone for good takes no results: they are dropped then, and its tasks go on
         result_ttl=12.0 if full else 600.0,
-        client_max_bytes=2000 if full else 1 << 30,
+        client_max_bytes=40_000 if full else 1 << 30,
         client_max_tasks=40 if tight else 100_000,
         max_tasks=70 if tight else 100_000,
-        spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
+        spec_bytes=6000 if chance.random() < 0.2 else 1 << 20,
         max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
         arriving_bytes=chance.choice((0, 100, 3000)),
     )

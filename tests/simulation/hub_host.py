@@ -134,7 +134,9 @@ class HubHost(Host[HubMachine]):
         self.started = self.resumed = self.setting.timetable.now
         machine = HubMachine(self._config, self.clock())
         if self.sink_bytes:
-            machine.state.sinks = Sinks(replace(self._config, result_bytes=self.sink_bytes))
+            machine.state.sinks = Sinks(
+                replace(self._config, result_bytes=self.sink_bytes), machine.state.ledger.weigh
+            )
         self._watch_permits(machine.state.ledger.limits)
         self._watch_reruns(machine.state)
         self._watch_cache(machine.state.result_cache)

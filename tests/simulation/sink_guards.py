@@ -7,9 +7,9 @@ import pytest
 
 from taskmesh.client.sink import Sink
 from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.sinks import Consumer, SinkQueue, Sinks
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.wire.runs import DoneRun
 

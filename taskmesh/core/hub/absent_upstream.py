@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from taskmesh.core.hub.dependencies import UNKNOWN_TASK, Dependencies
 from taskmesh.core.hub.journal import edges_of, without
-from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.runs import Run, Value

@@ -18,13 +18,14 @@ class Account:
     Attributes:
         accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
         finished: counters of tasks that are over, and of such as never come.
-        held: bytes of outcomes that its tasks need; `size` includes them.
+        size: bytes of all that it has here; held: of outcomes that its tasks need, code: of specs that it has
+            brought, which are both part of it.
         whole: what it waits for of an earlier hub's time is all here.
         name: what it calls itself. user: whose key it showed, empty without keys.
         owner: the user whose its tasks are, and what they name; of tasks that a task has submitted its user.
     """
 
-    __slots__ = ("accepted", "finished", "held", "name", "owner", "size", "tasks", "user", "whole")
+    __slots__ = ("accepted", "code", "finished", "held", "name", "owner", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
         self.name = ""
@@ -35,7 +36,13 @@ class Account:
         self.tasks = 0
         self.size = 0
         self.held = 0
+        self.code = 0
         self.whole = False
+
+    @property
+    def is_used(self) -> bool:
+        """True while anything of the client is here. What it has brought others may use longer."""
+        return bool(self.tasks) or self.size > self.code
 
     def is_over(self, seq: int) -> bool:
         """Of a task that is not on its way: whether nobody can come for it any more."""

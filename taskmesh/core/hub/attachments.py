@@ -14,7 +14,7 @@ from taskmesh.core import ids
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import is_bare
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.wire.runs import UNKNOWN, DoneRun, Failed, Run

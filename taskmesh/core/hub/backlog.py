@@ -10,7 +10,7 @@ all are busy, `tidy` drops them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import cast
 
@@ -22,6 +22,8 @@ from taskmesh.wire.runs import LimitRule
 Route = tuple[str, frozenset[str], tuple[LimitRule, ...], str]
 Group = tuple[int, int]
 
+LINE = 2_500
+"""Bytes that a group's line takes with what it may have for itself: a lineup, a key of a limit."""
 QUANTUM = 64
 """Most tasks that one group gives before the next group's turn; keeps runs long enough to be cheap."""
 
@@ -39,13 +41,14 @@ class Lineup:
         size: how many entries there are, stale ones too.
     """
 
-    __slots__ = ("groups", "place", "priority", "route", "size", "turns", "withheld")
+    __slots__ = ("_weigh", "groups", "place", "priority", "route", "size", "turns", "withheld")
 
-    def __init__(self, route: Route, priority: int, place: int, withheld: set[int]) -> None:
+    def __init__(self, backlog: Backlog, route: Route, priority: int, place: int) -> None:
         self.route = route
         self.priority = priority
         self.place = place
-        self.withheld = withheld
+        self.withheld = backlog.withheld
+        self._weigh = backlog.weigh
         self.size = 0
         self.groups: dict[Group, deque[TaskRecord]] = {}
         self.turns: deque[Group] = deque()
@@ -56,7 +59,12 @@ class Lineup:
         if line is None:
             line = self.groups[key] = deque()
             self.turns.append(key)
+            self._weigh(key[0], LINE)
         return line
+
+    def _end_line(self, key: Group) -> None:
+        del self.groups[key]
+        self._weigh(key[0], -LINE)
 
     def take(self, count: int) -> list[TaskRecord]:
         """Up to `count` queued tasks, groups in turn; stale entries are dropped on the way."""
@@ -86,7 +94,7 @@ class Lineup:
                 self.turns.rotate(-1)
             else:
                 self.turns.popleft()
-                del self.groups[key]
+                self._end_line(key)
         return taken
 
     def put_back(self, taken: list[TaskRecord], kept: int) -> None:
@@ -122,7 +130,7 @@ class Lineup:
             if line:
                 return line[0]
             self.turns.popleft()
-            del self.groups[key]
+            self._end_line(key)
         return None
 
     def entries(self) -> Iterator[TaskRecord]:
@@ -139,7 +147,7 @@ class Lineup:
             if queued:
                 self.groups[key] = queued
             else:
-                del self.groups[key]
+                self._end_line(key)
         self.turns = deque(key for key in self.turns if key in self.groups)
         self.size = sum(map(len, self.groups.values()))
 
@@ -156,7 +164,7 @@ class PartLineup(Lineup):
     __slots__ = ("_owner", "counters", "part", "waits_for")
 
     def __init__(self, owner: LimitedLineup, part: str, counters: tuple[LimitCounter, ...]) -> None:
-        super().__init__(owner.route, owner.priority, 0, owner.withheld)
+        super().__init__(owner.backlog, owner.route, owner.priority, 0)
         self.part = part
         self.counters = counters
         self.waits_for: LimitCounter | None = None
@@ -186,6 +194,7 @@ class LimitedLineup:
     that all keys have in common it stands aside as a whole, else its keys do, one by one.
 
     Attributes:
+        backlog: where it stands.
         place: as in `Lineup`.
         parts: the lineups, by key.
         turns: those of them that do not stand aside.
@@ -195,7 +204,7 @@ class LimitedLineup:
     """
 
     __slots__ = (
-        "_backlog",
+        "backlog",
         "counters",
         "is_shown",
         "parts",
@@ -217,7 +226,7 @@ class LimitedLineup:
         self.counters = backlog.limits.of(route[2], "", keyed=False)
         self.waits_for: LimitCounter | None = None
         self.is_shown = False
-        self._backlog = backlog
+        self.backlog = backlog
 
     @property
     def size(self) -> int:
@@ -227,7 +236,7 @@ class LimitedLineup:
     def part(self, key: str) -> PartLineup:
         found = self.parts.get(key)
         if found is None:
-            counters = self._backlog.limits.of(self.route[2], key, keyed=True)
+            counters = self.backlog.limits.of(self.route[2], key, keyed=True)
             found = self.parts[key] = PartLineup(self, key, counters)
             self.turns.append(found)
             self.show()
@@ -235,11 +244,11 @@ class LimitedLineup:
 
     def head(self) -> TaskRecord | None:
         """Return the task whose turn it is and that all limits let go; without one, wait for them."""
-        limits, turns = self._backlog.limits, self.turns
+        limits, turns = self.backlog.limits, self.turns
         if turns and (counter := limits.full(self.counters)) is not None:
             self.waits_for = counter
             limits.wait(self, counter)
-            self._backlog.hide(self)
+            self.backlog.hide(self)
             return None
         passed_over = 0
         while passed_over < len(turns):
@@ -275,7 +284,7 @@ class LimitedLineup:
 
     def show(self) -> None:
         if self.waits_for is None and self.turns:
-            self._backlog.show(self)
+            self.backlog.show(self)
 
     def tidy(self) -> None:
         """Drop every stale entry, and the keys of which nothing is left."""
@@ -287,9 +296,9 @@ class LimitedLineup:
 
     def _drop(self, part: PartLineup) -> None:
         del self.parts[part.part]
-        self._backlog.limits.without(part.counters, part)
+        self.backlog.limits.without(part.counters, part)
         if not self.parts:
-            self._backlog.drop(self)
+            self.backlog.drop(self)
 
 
 AnyLineup = Lineup | LimitedLineup
@@ -301,6 +310,7 @@ class Backlog:
     Args:
         limits: what limited routes ask.
         withheld: see below.
+        weigh: counts bytes of a client's lines.
 
     Attributes:
         routes: what may wait and is not held back by a limit, by route and priority; empty when nothing is.
@@ -311,7 +321,13 @@ class Backlog:
             most, are stale.
     """
 
-    def __init__(self, limits: Limits | None = None, withheld: set[int] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        withheld: set[int] | None = None,
+        weigh: Callable[[int, int], None] = lambda _client, _size: None,
+    ) -> None:
+        self.weigh = weigh
         self.limits = limits or Limits()
         self.limited: dict[tuple[Route, int], LimitedLineup] = {}
         self.withheld: set[int] = set() if withheld is None else withheld
@@ -439,7 +455,7 @@ class Backlog:
         lineup = priorities.get(priority)
         if lineup is None:
             self._places += 1
-            lineup = priorities[priority] = Lineup(route, priority, self._places, self.withheld)
+            lineup = priorities[priority] = Lineup(self, route, priority, self._places)
         return cast("Lineup", lineup)
 
     def _part(self, route: Route, priority: int, part: str) -> Lineup:

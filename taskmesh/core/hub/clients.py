@@ -213,9 +213,9 @@ class Clients:
         self._close_account(session.client)
 
     def _close_account(self, client: int) -> None:
-        """Drops the account of a client that has no session, once it has no tasks either."""
+        """Drops the account of a client that has no session, once nothing of it is here either."""
         account = self._ledger.accounts.get(client)
-        if account is not None and not account.tasks and client not in self._hub.clients:
+        if account is not None and not account.is_used and client not in self._hub.clients:
             self._ledger.accounts.pop(client, None)
 
     def _is_ending(self, client: int) -> bool:

@@ -26,7 +26,7 @@ from taskmesh.core.hub.failures import (
     jitter_of,
     shown,
 )
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain, text_of

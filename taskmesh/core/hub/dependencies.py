@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from taskmesh.core.hub.account import Account
-from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.ledger import Ledger, weight_of_edges
 from taskmesh.core.hub.states import WAITING, Cause, Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain, text_of
 from taskmesh.errors import TooLarge
@@ -49,16 +48,14 @@ class HeldValue:
 
     Attributes:
         value: the outcome.
-        account: where its bytes are counted.
         holders: how many tasks on their way are handed it.
         sessions: lanes that have been sent it.
     """
 
-    __slots__ = ("account", "holders", "sessions", "value")
+    __slots__ = ("holders", "sessions", "value")
 
-    def __init__(self, value: Value, account: Account) -> None:
+    def __init__(self, value: Value) -> None:
         self.value = value
-        self.account = account
         self.holders = 0
         self.sessions: set[int] = set()
 
@@ -192,6 +189,7 @@ class Dependencies:
         """
         links = record.link()
         links.needs, links.after, links.when = list(dict.fromkeys(needs)), after, when
+        self._ledger.weigh(record.id >> SEQ_BITS, weight_of_edges(len(links.needs) + len(after)))
         base, tasks = record.id >> SEQ_BITS << SEQ_BITS, self._ledger.tasks
         ends: list[tuple[int, Failed]] = []
         for seq in dict.fromkeys([*needs, *after]) if after else links.needs:
@@ -389,11 +387,11 @@ class Dependencies:
     def _keep(self, task: int, value: Value) -> HeldValue:
         held = self.values.get(task)
         if held is None:
-            held = self.values[task] = HeldValue(value, self._ledger.account(task >> SEQ_BITS))
-            self._ledger.hold(held.account, len(value.payload))
+            held = self.values[task] = HeldValue(value)
+            self._ledger.weigh(task >> SEQ_BITS, len(value.payload), len(value.payload))
         elif held.value.failed is not None and held.value.failed.kind == UNKNOWN:  # it came after all
             held.value, held.sessions = value, set()
-            self._ledger.hold(held.account, len(value.payload))
+            self._ledger.weigh(task >> SEQ_BITS, len(value.payload), len(value.payload))
         return held
 
     def _let_go(self, record: TaskRecord, links: Links) -> None:
@@ -422,7 +420,8 @@ class Dependencies:
     def _forget(self, task: int) -> None:
         held = self.values.pop(task)
         client, seq = task >> SEQ_BITS, task & SEQ_MASK
-        self._ledger.hold(held.account, -len(held.value.payload))
+        size = len(held.value.payload)
+        self._ledger.weigh(client, -size, -size)
         for session in held.sessions:
             self.unused.setdefault(session, {}).setdefault(client, []).append(seq)
 

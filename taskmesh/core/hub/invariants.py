@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from taskmesh.core.hub.backlog import AnyLineup, Backlog, LimitedLineup, Lineup, PartLineup
-from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.backlog import LINE, AnyLineup, Backlog, LimitedLineup, Lineup, PartLineup
+from taskmesh.core.hub.ledger import Ledger, weight_of
 from taskmesh.core.hub.limits import key_of
 from taskmesh.core.hub.sinks import Sinks, keys_of, size_at, size_of_ended
 from taskmesh.core.hub.state import HubState
@@ -41,8 +41,18 @@ def check_hub(hub: HubState) -> None:
     require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
     held = sum(len(held.value.payload) for held in hub.dependencies.values.values())
     require(ledger.held == held, "bytes of kept outcomes are wrong", ledger.held, held)
-    size = sum(len(record.payload) for record in records) + held
+    lines = sum(map(_lines, lineups))
+    size = (
+        sum(map(weight_of, records))
+        + held
+        + LINE * lines
+        + sum(sink.size for sink in hub.sinks.sinks.values())
+    )
+    size += sum(entry.size for entry in {record.spec for record in records})
     require(ledger.size == size, "the ledger's size is wrong", ledger.size, size)
+    payers = {*ledger.accounts.values(), *(record.spec.payer for record in records)}
+    paid = sum(account.size for account in payers)
+    require(paid == size, "the accounts together are not what the ledger counts", paid, size)
     _check_edges(hub)
     _check_values(hub)
     _check_permits(hub)
@@ -59,6 +69,16 @@ def check_hub(hub: HubState) -> None:
     for number, entry in hub.specs.items():
         require(entry.live == live.get(number, 0), "a spec's live count is wrong", number, entry.live)
     require(live.keys() <= hub.specs.keys(), "a live task's spec was forgotten")
+    resting = {number for number, entry in hub.specs.items() if not entry.live}
+    require(ledger.resting.specs.keys() == resting, "specs that rest are not known", resting)
+    rests = sum(entry.size for entry in ledger.resting.specs.values())
+    require(ledger.resting.size == rests, "bytes of specs that rest are wrong", ledger.resting.size, rests)
+
+
+def _lines(lineup: AnyLineup) -> int:
+    if isinstance(lineup, Lineup):
+        return len(lineup.groups)
+    return sum(len(part.groups) for part in lineup.parts.values())
 
 
 def _check_counts(ledger: Ledger) -> None:
@@ -240,6 +260,9 @@ def _check_sinks(sinks: Sinks) -> None:
         require(sink.count == len(keys), "a sink's count is wrong", sink.name, sink.count, len(keys))
         ends.update(keys)
         require(bool(size or sink.consumers), "a sink that is empty and nobody's", sink.name)
+    taken = {(client, sink.name) for sink in sinks.sinks.values() for client in sink.consumers}
+    known_taken = {(client, name) for client, names in sinks._taken.items() for name in names}
+    require(taken == known_taken, "consumers are not known by their clients", taken ^ known_taken)
     filled = {sink.name for sink in sinks.sinks.values() if sink.size}
     require(sinks.filled == filled, "it is not known which sinks hold something", sinks.filled, filled)
     known = {(client, seq) for client, book in sinks.ends.items() for seq in book}

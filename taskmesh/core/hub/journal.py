@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from msgspec.structs import replace
 
 from taskmesh.core.hub.journal_entries import JournalEntries
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.journal import (
     CHUNK,

@@ -11,9 +11,9 @@ from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limit_entries import LimitEntries
 from taskmesh.core.hub.schedules import Schedules
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.submission import NO_SPEC, Submissions
 from taskmesh.core.hub.views import Views
@@ -119,7 +119,9 @@ class JournalEvents:
             now: the time.
         """
         hub = self._hub
-        hub.specs.update((number, SpecEntry(number, spec)) for number, spec in found[j.SPEC].items())
+        for number, spec in found[j.SPEC].items():
+            hub.specs[number] = SpecEntry(number, spec)
+            hub.ledger.resting.add(hub.specs[number])
         for house in found[j.HOUSE].values():
             hub.house.restore(house)
         self._limits.restore(found[j.LIMIT].values(), found[j.WINDOW].values(), self._offset)

@@ -7,7 +7,7 @@ from collections import deque
 
 from taskmesh.core.credit import LANE_HORIZON, LONG, MAX_HORIZON, MOST_AHEAD, Credit
 from taskmesh.core.hub.backlog import Route
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.link import ReceiveWindow
 from taskmesh.core.state_machine import StateMachine

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskmesh.core.credit import ServiceTime
 from taskmesh.core.hub.account import PORTION, Account
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
 from taskmesh.core.hub.limits import Limits
+from taskmesh.core.hub.spec_entry import RestingSpecs, SpecEntry
 from taskmesh.core.hub.states import (
     QUEUED,
     SENT,
@@ -29,71 +29,11 @@ from taskmesh.core.hub.states import (
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, SINK_VALUE, DoneRun, Run, Spec
+from taskmesh.wire.runs import DoneRun, Run, Spec
 
 PUSHED = (QUEUED, Cause.PUSH)
-
-
-class SpecEntry(ServiceTime):
-    """A spec as the hub keeps it: with its route, measured service time and count of live tasks.
-
-    Attributes:
-        result_size: bytes of a result, measured; 0 for an embedded client's, which are in its hands at once.
-        live: its tasks on their way. waiting: of these, the WAITING ones.
-        ignores_result: clients are not sent results; those of a chunk's items its slot leaves out.
-    """
-
-    __slots__ = (
-        "ignores_result",
-        "live",
-        "number",
-        "priority",
-        "result_size",
-        "route",
-        "size",
-        "spec",
-        "waiting",
-    )
-
-    def __init__(self, number: int, spec: Spec) -> None:
-        super().__init__()
-        self.number = number
-        self.spec = spec
-        self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits, spec.sink)
-        self.priority = spec.priority
-        self.ignores_result = spec.ignore_result and spec.kind != CHUNK
-        self.result_size = 0.0
-        self.live = self.waiting = 0
-        self.size = len(spec.function) + len(spec.retry_filter) + 200
-
-    def weighed(self, count: int, size: int) -> None:
-        """Takes in `count` results of `size` bytes together."""
-        each = size / count
-        self.result_size += 0.3 * (each - self.result_size) if self.result_size else each
-
-    @property
-    def is_chunk(self) -> bool:
-        return self.spec.kind == CHUNK
-
-    @property
-    def is_promise(self) -> bool:
-        """True if the tasks have no function: somebody fulfils them."""
-        return self.spec.kind == PROMISE
-
-    @property
-    def is_attachment(self) -> bool:
-        """True if the tasks have no function: each ends as another one does."""
-        return self.spec.kind == ATTACHMENT
-
-    @property
-    def needs_no_pool(self) -> bool:
-        """True if the tasks have no function, and end by themselves."""
-        return self.is_promise or self.is_sink_value
-
-    @property
-    def is_sink_value(self) -> bool:
-        """True if the tasks have no function: their payloads go to their sink."""
-        return self.spec.kind == SINK_VALUE
+NAMED, EDGE = 500, 300
+"""Bytes that a task with a key or with edges takes beside, and each edge."""
 
 
 class Ledger:
@@ -107,7 +47,9 @@ class Ledger:
         limits: what lets few of some tasks go; nothing while no task has any.
         timers: of tasks that wait, or may expire.
         counts: how often each transition happened, for tests and metrics.
-        size: bytes of calls and of outcomes that are kept; held: of these outcomes alone.
+        size: bytes of all that clients have here: calls, their names and edges, specs of tasks on their way,
+            lines of the backlog, outcomes that are kept and those in sinks; held: of kept outcomes alone.
+        resting: specs without a task on its way.
         reruns: how many tasks came again, since their ignored results were needed.
     """
 
@@ -116,8 +58,8 @@ class Ledger:
         self.waiting: dict[int, TaskRecord] = {}
         self.entered = 0
         self.limits = limits or Limits()
-        self.backlog = Backlog(self.limits)
-        self.suspects = Backlog(self.limits, self.backlog.withheld)
+        self.backlog = Backlog(self.limits, weigh=self.weigh)
+        self.suspects = Backlog(self.limits, self.backlog.withheld, self.weigh)
         self.accounts: dict[int, Account] = {}
         self.counts: dict[tuple[State, Cause], int] = {}
         self.accepted = 0
@@ -125,6 +67,7 @@ class Ledger:
         self.reruns = 0
         self.size = 0
         self.held = 0
+        self.resting = RestingSpecs()
         self._keys: dict[tuple[str, str], TaskRecord] = {}
         self.timers = Timers()
 
@@ -185,6 +128,8 @@ class Ledger:
         self.size += size
         account.tasks += count
         account.size += size
+        if not entry.live and count:
+            self._wake(entry, account)
         entry.live += count
         spec = entry.spec
         if spec.expires > 0 or spec.limits or spec.keep > 0:
@@ -210,7 +155,8 @@ class Ledger:
         self.tasks[task] = record
         record.more().waiters[task] = None
         if former is not None:
-            former.spec.live -= 1
+            self._over(former.spec, 1)
+            self.weigh(task >> SEQ_BITS, -weight_of(former))
             self._waits_no_more(former)
             if former.links is not None:
                 record.link().dependents.update(former.links.dependents)
@@ -233,17 +179,44 @@ class Ledger:
         self.accepted += 1
         self.entered += 1
         account.tasks += 1
-        self.size += len(record.payload)
-        account.size += len(record.payload)
-        record.spec.live += 1
+        self.weigh(record.id >> SEQ_BITS, weight_of(record))
+        if not entry.live:
+            self._wake(entry, account)
+        entry.live += 1
         self.requeue(record)
 
-    def hold(self, account: Account, size: int) -> None:
-        """Count bytes of outcomes that a client's tasks need; a negative size takes them off again."""
+    def weigh(self, client: int, size: int, held: int = 0) -> None:
+        """Count bytes of what a client has here; a negative size takes them off again.
+
+        Args:
+            client: the client.
+            size: the bytes.
+            held: the part of them that are outcomes which its tasks need.
+        """
+        account = self.account(client)
         self.size += size
-        self.held += size
         account.size += size
-        account.held += size
+        self.held += held
+        account.held += held
+
+    def _over(self, entry: SpecEntry, count: int) -> None:
+        """So many tasks of a spec are over."""
+        entry.live -= count
+        if not entry.live:
+            if entry.payer is not None:
+                self.size -= entry.size
+                entry.payer.size -= entry.size
+                entry.payer.code -= entry.size
+                entry.payer = None
+            self.resting.add(entry)
+
+    def _wake(self, entry: SpecEntry, account: Account) -> None:
+        """A spec has tasks on their way: it counts for the client that has brought the first one."""
+        self.resting.discard(entry)
+        entry.payer = account
+        self.size += entry.size
+        account.size += entry.size
+        account.code += entry.size
 
     def answered(self, client: int, seq: int) -> None:
         """A submission that needs no record: its outcome is there already."""
@@ -259,6 +232,7 @@ class Ledger:
         """Makes a record findable by its key until it is terminal."""
         record.more().key = (name, key)
         self._keys[name, key] = record
+        self.weigh(record.id >> SEQ_BITS, NAMED + len(key))
 
     # --- on the way ---------------------------------------------------------------------------------------
 
@@ -477,7 +451,7 @@ class Ledger:
         account.finished.add_all(seqs)
         self.size -= size
         self.finished += done
-        entry.live -= done
+        self._over(entry, done)
         return entry, odd
 
     def _free_permits(self, run: DoneRun, session: int) -> None:
@@ -497,14 +471,15 @@ class Ledger:
 
     def drop(self, record: TaskRecord) -> list[int]:
         """Forgets a terminal record; returns every id that waits for its outcome, its own first."""
-        record.spec.live -= 1
-        self.size -= len(record.payload)
+        self._over(record.spec, 1)
+        size = weight_of(record)
+        self.size -= size
         extra = record.extra
         owner = self.accounts.get(record.id >> SEQ_BITS)
         if extra is not None and extra.abandoned:
             owner = extra.payer
         if owner is not None:
-            owner.size -= len(record.payload)
+            owner.size -= size
         record.payload = b""
         waiting = [record.id]
         if extra is not None:
@@ -547,3 +522,19 @@ class Ledger:
         account.tasks -= 1
         account.finished.add(task & SEQ_MASK)
         self.finished += 1
+
+
+def weight_of(record: TaskRecord) -> int:
+    """Return the bytes that a task is counted for: its call, its key and its edges."""
+    extra: TaskExtra | None = record.extra
+    size = len(record.payload)
+    if extra is not None:
+        if extra.key is not None:
+            size += NAMED + len(extra.key[1])
+        if extra.links is not None:
+            size += weight_of_edges(len(extra.links.needs) + len(extra.links.after))
+    return size
+
+
+def weight_of_edges(count: int) -> int:
+    return NAMED + EDGE * count if count else 0

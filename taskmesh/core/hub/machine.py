@@ -29,7 +29,6 @@ from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import TO_POOLS, Views
-from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Progress
 
@@ -399,6 +398,7 @@ class HubMachine:
         after = max([self.collector.acknowledged(outcome) for outcome in acked], default=0)
         if acked:
             self.sink_values.go_on(report.sink)
+            self.sink_values.wake()
         self.state.send(client, self.state.sinks.told(report, consumer, after))
 
     # --- links --------------------------------------------------------------------------------------------
@@ -440,6 +440,7 @@ class HubMachine:
             if now >= session.resend_deadline:
                 self.state.out += session.again(now)
         self.state.out += self.state.sinks.sweep(now)
+        self.sink_values.wake()
         self.clients.forget_absent(now)
         self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
@@ -454,14 +455,8 @@ class HubMachine:
         self.state.letters.sweep(self.state.wall)
 
     def _forget_specs(self) -> None:
-        """Drops the oldest specs that no live task needs, while they take more than their share of memory."""
-        sizes = {number: entry.size for number, entry in self.state.specs.items()}
-        gone = evicted(
-            sizes,
-            lambda number: self.state.specs[number].live,
-            most=MOST_SPECS,
-            most_bytes=self.config.spec_bytes,
-        )
+        """Drops specs that no live task needs, while they take more than their share of memory."""
+        gone = self.state.ledger.resting.evict(MOST_SPECS, self.config.spec_bytes)
         for number in gone:
             del self.state.specs[number]
         for lane in self.state.lanes.values() if gone else ():

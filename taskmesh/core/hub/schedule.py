@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.hub.ticks import Ticks, text_of_tick
 from taskmesh.core.ids import text_of

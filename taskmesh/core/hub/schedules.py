@@ -12,8 +12,8 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.schedule import ScheduleRecord, when_of
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.hub.ticks import MOST_COUNTED, BadTiming, Ticks, text_of_tick

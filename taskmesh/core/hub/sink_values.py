@@ -29,6 +29,7 @@ class SinkValues:
         self._collector = collector
         self._waiting: dict[str, deque[TaskRecord]] = {}
         self._tidy_at: dict[str, int] = {}
+        self._large: dict[str, None] = {}
 
     def enter(self, sink: str, records: Iterable[TaskRecord]) -> None:
         """Take in values, which WAIT, and put into their sink what it has room for."""
@@ -40,11 +41,15 @@ class SinkValues:
             self._tidy_at[sink] = 2 * len(left) + TIDY
 
     def go_on(self, sink: str) -> None:
-        """Put into a sink what it has room for; one that is empty takes a value of any size."""
+        """Put into a sink what it has room for.
+
+        One that is empty takes a value of any size, if no other has more than its share for that reason.
+        """
         waiting, sinks = self._waiting.get(sink), self._hub.sinks
+        self._large.pop(sink, None)
         if waiting is None:
             return
-        room, is_empty = sinks.room(sink), sinks.is_empty(sink)
+        room, takes_any = sinks.room(sink), sinks.takes_any(sink)
         run: list[TaskRecord] = []
         bytes_of_run = 0
         while waiting:
@@ -53,8 +58,10 @@ class SinkValues:
                 waiting.popleft()
                 continue
             size = len(record.payload) + 32
-            if size > room and not is_empty:
+            if size > room and not takes_any:
                 sinks.closed.add(sink)
+                if not run and sink not in sinks.filled:
+                    self._large[sink] = None
                 break
             is_full = bytes_of_run > MOST_BYTES or len(run) >= MOST_OUTCOMES
             if run and (is_full or not _is_of(run[-1], record)):
@@ -63,13 +70,18 @@ class SinkValues:
             run.append(waiting.popleft())
             bytes_of_run += size
             room -= size
-            is_empty = False
+            takes_any = False
         if run:
             self._put(run)
         if not waiting:
             del self._waiting[sink]
             self._tidy_at.pop(sink, None)
             sinks.closed.discard(sink)
+
+    def wake(self) -> None:
+        """Let the first sink that waits for more than its share look whether it may have that."""
+        if self._large and not self._hub.sinks.large:
+            self.go_on(next(iter(self._large)))
 
     def withdraw(self, client: int, seqs: Collection[int] | None = None) -> None:
         """Take values of a client out of their sinks again, unless a consumer has them.

@@ -12,7 +12,8 @@ with acknowledgements. A consumer that comes over a new link begins anew with a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ MOST_BYTES = 1 << 20
 """Bytes after which a delivery is closed and the next consumer has its turn."""
 MOST_OUTCOMES = 1000
 """Outcomes of one delivery at most."""
+MOST_LISTED = 1000
+"""Sinks that a view lists."""
 RESEND_AFTER = 2.0
 """Seconds without progress after which deliveries that have not arrived are sent again."""
 Ended: TypeAlias = "DoneRun | Failed"
@@ -228,6 +231,7 @@ class Sinks:
 
     Args:
         config: the hub's settings.
+        weigh: counts bytes of a client's outcomes here.
 
     Attributes:
         sinks: by name.
@@ -235,10 +239,12 @@ class Sinks:
         closed: names of those that are full: no more tasks start whose outcomes go there.
         news: names of those of which something may be sent.
         ends: how tasks have ended whose clients have not heard of it, by client and counter, without results.
+        large: name of the one that holds more than its share, since it was empty when that came.
     """
 
-    def __init__(self, config: HubSettings) -> None:
+    def __init__(self, config: HubSettings, weigh: Callable[[int, int], None]) -> None:
         self._config = config
+        self._weigh = weigh
         self.sinks: dict[str, SinkQueue] = {}
         self.filled: set[str] = set()
         self.closed: set[str] = set()
@@ -246,11 +252,16 @@ class Sinks:
         self.ends: dict[int, dict[int, Ended]] = {}
         self._unwritten: dict[tuple[str, int], Consumer] = {}
         self._over: dict[int, int] = {}  # by client: the last generation that has ended
+        self.large = ""
+        self._taken: dict[int, set[str]] = {}
 
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def put(self, sink: str, name: str, outcome: Ended) -> None:
+        if self.room(sink) < size_of_ended(outcome) and self.takes_any(sink):
+            self.large = sink
         self._sink(sink).put(name, outcome)
+        self._weigh(outcome.client, size_of_ended(outcome))
         self.ends.setdefault(outcome.client, {}).update(dict.fromkeys(_seqs(outcome), _bare(outcome)))
         self._changed(sink)
 
@@ -271,6 +282,7 @@ class Sinks:
         is_new = report.generation > self._over.get(client, 0)
         if consumer is None and report.number == 1 and is_new and self._may_open(client):
             consumer = sink.consumers[client] = Consumer(client, report.generation, now)
+            self._taken.setdefault(client, set()).add(sink.name)
         if consumer is None:  # it has closed, and waits to hear that all is taken in
             consumer = self._unwritten.get((sink.name, client))
         if consumer is None or consumer.generation != report.generation:
@@ -288,9 +300,9 @@ class Sinks:
             if report.closed:  # the last one: all that it has acknowledged before is here
                 self._take_back(sink, consumer)
         self._changed(sink.name)
-        ended = [_bare(_part(each)) for each in _grouped(acked)]
+        ended = [_part(each) for each in _grouped(acked)]
         self._settle(ended)
-        return consumer, ended
+        return consumer, [_bare(each) for each in ended]
 
     def told(self, report: SinkReport, consumer: Consumer | None, after: int) -> SinkTold:
         """Return the answer to a report.
@@ -322,11 +334,12 @@ class Sinks:
         return sends
 
     def _may_open(self, client: int) -> bool:
-        return sum(client in sink.consumers for sink in self.sinks.values()) < MOST_SINKS
+        return len(self._taken.get(client, ())) < MOST_SINKS
 
     def _settle(self, ended: list[Ended]) -> None:
-        """The clients of these tasks hear now how they have ended."""
+        """These have left their sinks: the clients of their tasks hear now how those have ended."""
         for outcome in ended:
+            self._weigh(outcome.client, -size_of_ended(outcome))
             book = self.ends.get(outcome.client, {})
             for seq in _seqs(outcome):
                 book.pop(seq, None)
@@ -344,23 +357,33 @@ class Sinks:
         others = len(self.filled) - (name in self.filled)
         return self._config.result_bytes // (others + 1) - (sink.size if sink is not None else 0)
 
-    def is_empty(self, name: str) -> bool:
+    def takes_any(self, name: str) -> bool:
+        """Return True if a sink takes an outcome of any size: it is empty, and no other has such a one."""
         sink = self.sinks.get(name)
-        return sink is None or not sink.size
+        return (sink is None or not sink.size) and self.large in ("", name)
 
     def leave(self, client: int) -> None:
         """A client is gone: others get what it has not acknowledged."""
-        for sink in list(self.sinks.values()):
-            consumer = sink.consumers.get(client)
-            if consumer is not None:
-                self._take_back(sink, consumer)
-                self._changed(sink.name)
+        for name in sorted(self._taken.get(client, ())):
+            sink = self.sinks[name]
+            self._take_back(sink, sink.consumers[client])
+            self._changed(name)
         self._over.pop(client, None)
 
     def _take_back(self, sink: SinkQueue, consumer: Consumer) -> None:
         """End a consumer: an opening that comes again does not open its generation with other outcomes."""
         self._over[consumer.client] = max(consumer.generation, self._over.get(consumer.client, 0))
+        names = self._taken.get(consumer.client, set())
+        names.discard(sink.name)
+        if not names:
+            self._taken.pop(consumer.client, None)
         self._settle(sink.take_back(consumer))
+
+    def _consumers(self) -> Iterator[tuple[SinkQueue, Consumer]]:
+        """Yield all consumers, each with its sink: those without one are not looked at."""
+        for client, names in self._taken.items():
+            for name in names:
+                yield self.sinks[name], self.sinks[name].consumers[client]
 
     def withdraw(self, name: str, keys: Collection[tuple[int, int]]) -> None:
         """Tasks are given up, by client and counter: no consumer gets their outcomes any more."""
@@ -381,23 +404,22 @@ class Sinks:
     def sweep(self, now: float) -> list[SendClient]:
         """Take back from consumers that have been silent for a lease; return what is to be sent once more."""
         sends = []
-        for sink in list(self.sinks.values()):
-            for consumer in list(sink.consumers.values()):
-                if now - consumer.heard >= self._config.lease:
-                    self._take_back(sink, consumer)
-                    self._changed(sink.name)
-                elif now >= consumer.deliveries.deadline(RESEND_AFTER):
-                    consumer.deliveries.repeat(now)
-                    sends += [SendClient(consumer.client, each) for each in consumer.deliveries.send()]
+        for sink, consumer in sorted(self._consumers(), key=lambda each: (each[0].name, each[1].client)):
+            if now - consumer.heard >= self._config.lease:
+                self._take_back(sink, consumer)
+                self._changed(sink.name)
+            elif now >= consumer.deliveries.deadline(RESEND_AFTER):
+                consumer.deliveries.repeat(now)
+                sends += [SendClient(consumer.client, each) for each in consumer.deliveries.send()]
         return sends
 
     def extend(self, gap: float) -> None:
         """The hub itself stood still: no consumer could be heard."""
-        for sink in self.sinks.values():
-            for consumer in sink.consumers.values():
-                consumer.heard += gap
+        for _, consumer in self._consumers():
+            consumer.heard += gap
 
-    def view(self) -> list[dict[str, Any]]:
+    def view(self, most: int = MOST_LISTED) -> list[dict[str, Any]]:
+        """List sinks, at most so many: those that are there for longest."""
         return [
             {
                 "sink": plain(sink.name),
@@ -409,7 +431,7 @@ class Sinks:
                 "acknowledged": sink.acknowledged,
                 "full": sink.name in self.closed,
             }
-            for sink in self.sinks.values()
+            for sink in islice(self.sinks.values(), most)
         ]
 
     def _sink(self, name: str) -> SinkQueue:
@@ -427,6 +449,8 @@ class Sinks:
             self.closed.discard(name)
         elif sink.waiting:
             self.news.add(name)
+        if name == self.large and self.room(name) >= 0:
+            self.large = ""
 
 
 def _seqs(outcome: Ended) -> list[int]:

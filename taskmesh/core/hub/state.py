@@ -13,12 +13,13 @@ from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.recovery import QUIET_BEATS, Recovery
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.sinks import Sinks
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.ids import house_of, owned
 from taskmesh.wire.journal import HOUSE, JournalHouse
@@ -125,7 +126,7 @@ class HubState:
         self.recovery = Recovery(self.ledger, QUIET_BEATS * config.beat, until)
         self.result_cache = ResultCache(config.kept_bytes, self.journal)
         self.letters = DeadLetters(config.kept_bytes, self.journal)
-        self.sinks = Sinks(config)
+        self.sinks = Sinks(config, self.ledger.weigh)
         self.house = House(config.epoch, self.journal)
         self.unwritten: dict[int, ClientSession] = {}
         self.clock_offset: float | None = None

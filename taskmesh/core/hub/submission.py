@@ -10,17 +10,19 @@ from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.absent_upstream import SetAside
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
+from taskmesh.core.hub.backlog import LINE
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import ANYBODY, Collector
 from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import is_durable, without
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.ledger import NAMED, weight_of_edges
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.owners import Owners
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.sink_values import SinkValues
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.hub.ventilator import Ventilator
@@ -87,7 +89,7 @@ class Submissions:
         if missing is not None:
             self._hub.out.append(SendClient(session.client, missing))
             return
-        count, size = _weight(submit)
+        count, size = self._weight(submit)
         if count and not self._takes(session, submit, count, size):
             self._hub.dependencies.drop_unused()
             return
@@ -273,6 +275,7 @@ class Submissions:
             if number in missing and number == spec_number(spec):
                 missing.discard(number)
                 specs[number] = SpecEntry(number, spec)
+                self._ledger.resting.add(specs[number])
                 rules += spec.limits
                 limited.update((rule.name, spec.name) for rule in spec.limits)
         for rule in self._ledger.limits.define(rules) if rules else ():
@@ -347,6 +350,24 @@ class Submissions:
         if len(ledger.limits.counters) >= MOST_COUNTERS and any(run.part for run in submit.runs):
             return False
         return tasks_fit and bytes_fit and not account.is_scattered(config.client_max_bytes)
+
+    def _weight(self, submit: m.Submit) -> tuple[int, int]:
+        """Return the number of its tasks that are new, and the bytes that all of it may take."""
+        count = size = 0
+        specs: set[SpecEntry] = set()
+        for run in submit.runs:
+            entry = self._hub.specs[run.spec]
+            if not entry.live:
+                specs.add(entry)
+            count += 0 if run.rerun else len(run.seqs)
+            size += LINE + sum(map(len, run.payloads))
+            if run.key:
+                size += NAMED + len(run.key)
+            for edges in (*run.needs, *run.after):
+                size += weight_of_edges(len(edges))
+        for value in submit.values:
+            size += len(value.payload)
+        return count, size + sum(entry.size for entry in specs)
 
     def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._hub.specs[run.spec], self._ledger
@@ -544,14 +565,3 @@ class Submissions:
                     self._hub.journal.delivered(session.client, message.done, message.failed, self._hub.specs)
                     for failure in message.failed:
                         self._hub.letters.taken(session.client << SEQ_BITS | failure.seq)
-
-
-def _weight(submit: m.Submit) -> tuple[int, int]:
-    """Returns the number of its tasks that are new and the bytes of their payloads."""
-    count = size = 0
-    for run in submit.runs:
-        count += 0 if run.rerun else len(run.seqs)
-        size += sum(map(len, run.payloads))
-    for value in submit.values:
-        size += len(value.payload)
-    return count, size

@@ -9,7 +9,7 @@ from taskmesh.core.actions import PushTasks
 from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.hub.backlog import AnyLineup, LimitedLineup, Lineup, Route, group_of
 from taskmesh.core.hub.lanes import READY, Lane, LaneState
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
@@ -341,7 +341,7 @@ class Ventilator:
         if len(self._ledger.tasks) * each > left:
             under_way = self._under_way(sink)
             room = max(0, int(left / each) - under_way)
-            if not room and not under_way and sinks.is_empty(sink):
+            if not room and not under_way and sinks.takes_any(sink):
                 room = 1  # larger than a sink may be, and one at a time
         (sinks.closed.discard if room else sinks.closed.add)(sink)
         return room

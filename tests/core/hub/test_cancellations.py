@@ -49,6 +49,7 @@ def test_a_client_that_ends_with_many_tasks_is_ended_inportions():
     rig.submit(2, 1)
     assert rig.held[session] == [(2, 1, 1)]  # others' tasks go on, none of the client's starts
     assert go_on(rig) > 3
+    rig.after(0.6)
     assert 1 not in rig.hub.state.ledger.accounts
     assert not rig.hub.state.ledger.backlog.withheld
     assert [held for held in rig.held[session] if held[0] == 1] == []
@@ -178,6 +179,7 @@ def test_tasks_of_a_revoked_client_do_not_start_and_end(left):
     rig.tell(ev.Revoked(frozenset({"client:mallory"})))
     session = rig.join(slots=40)
     go_on(rig)
+    rig.after(0.6)
 
     assert {client for client, _, _ in rig.held[session]} == {2}
     assert 1 not in rig.hub.state.ledger.accounts

@@ -385,11 +385,11 @@ def test_a_task_that_goes_to_another_pool_takes_the_outcome_along():
 
 
 def test_without_room_for_an_outcome_its_dependents_fail_and_say_so():
-    rig = rig_with(client_max_bytes=20)
+    rig = rig_with(client_max_bytes=20_000)
     session = rig.join()
     (first,) = rig.submit(size=1)
     seq, after = rig.depend(first), rig.depend(after=(first,))
-    run = DoneRun(rig.spec_of((1, first, 1)), 1, 1, "p/0", [first], [b"r" * 100], 0.001)
+    run = DoneRun(rig.spec_of((1, first, 1)), 1, 1, "p/0", [first], [b"r" * 20_001], 0.001)
     rig.tell(ev.FromPool(m.Results(EPOCH, session, 1, [run], [], [])))
 
     assert rig.outcomes() == {first: "done", seq: "dependency"}

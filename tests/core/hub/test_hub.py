@@ -90,7 +90,7 @@ class TestSpecs:
         assert push.message.specs == [(number_of(spec()), spec())]
 
     def test_those_that_nobody_needs_are_forgotten_when_they_are_many(self):
-        rig = HubRig(spec_bytes=1000)
+        rig = HubRig(spec_bytes=4000)
         session = rig.join(slots=1)
         rig.client()
         for index in range(6):

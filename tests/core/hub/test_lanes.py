@@ -4,7 +4,7 @@ import pytest
 
 from taskmesh.core.credit import LANE_HORIZON, MAX_HORIZON
 from taskmesh.core.hub.lanes import LARGE, MOST_EARLY, Lane
-from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.wire.messages import Hello
 from tests.core.rig import spec

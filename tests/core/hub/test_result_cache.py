@@ -192,7 +192,7 @@ def test_many_who_wait_for_one_key_give_up_as_quickly_as_others():
 
 
 def _record(key: str) -> TaskRecord:
-    from taskmesh.core.hub.ledger import SpecEntry
+    from taskmesh.core.hub.spec_entry import SpecEntry
 
     record = TaskRecord(1, SpecEntry(1, spec(**LASTING)), 0, b"")
     record.more().key = ("f", key)

@@ -168,7 +168,7 @@ def test_consumers_share_by_credit(rig):
 
 def test_a_run_is_cut_where_the_credit_or_the_delivery_ends(rig):
     config = rig.config
-    sinks = Sinks(config)
+    sinks = Sinks(config, rig.hub.state.ledger.weigh)
     run = DoneRun(1, SUBMITTER, 1, "p/0", list(range(2500)), [b"r"] * 2500, 1.0)
     sinks.put("s", "f", run)
     sinks.report(ONE, m.SinkReport("s", 1, 1, 0, MANY), 0.0)
@@ -381,7 +381,7 @@ def test_what_is_in_a_sink_does_not_run_again_for_a_client_that_was_forgotten(ri
 
 
 def test_a_client_opens_so_many_sinks_and_those_that_are_empty_take_no_share(rig):
-    sinks = Sinks(rig.config)
+    sinks = Sinks(rig.config, rig.hub.state.ledger.weigh)
     every = sinks.room("s")
 
     known = [
