@@ -153,7 +153,8 @@ class Mesh(Submitter):
         `taskmesh fulfil KEY`, before or after somebody has asked for it: the outcome is kept for a day.
 
         Args:
-            key: the name under which it is known in the whole mesh.
+            key: the name under which it is known in the whole mesh. With keys each user has promises of his
+                own, unless it begins with "shared:".
             expires: seconds after which it ends with TaskExpired if nobody has fulfilled it.
 
         Raises:
@@ -209,7 +210,7 @@ class Mesh(Submitter):
         goes to one of them, and to another one if it is not acknowledged.
 
         Args:
-            name: the sink's name.
+            name: the sink's name. With keys each user has sinks of his own, unless it begins with "shared:".
             credit: bytes of outcomes that may be here unacknowledged, such as "64MiB"; 1 for one at a time.
             ack: "auto": an outcome is acknowledged when the loop asks for the next one; "manual": by
                 `sink.ack(outcome)`.

@@ -16,6 +16,7 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
 from taskmesh.wire import messages as m
@@ -81,9 +82,10 @@ class HostilePeers:
         key = self.chance.choice(("", "", "k"))
         first = max(1, number + self.chance.choice((-1, 0, 0, 0)))
         seqs = [first] if key else [first, first + 1]
-        run = Run(SPEC, 0, seqs, [b"x"] * len(seqs), key, self.chance.random() < 0.3)
         spec = self.forger.struct(Spec)
-        return m.Submit(number, [(SPEC, spec)], [run], [], self.chance.choice((0, EPOCH)))
+        own = SPEC if self.chance.random() < 0.1 else spec_number(spec)
+        run = Run(own, 0, seqs, [b"x"] * len(seqs), key, self.chance.random() < 0.3)
+        return m.Submit(number, [(own, spec)], [run], [], self.chance.choice((0, EPOCH)))
 
     def step(self) -> None:
         self.now += self.chance.choice(STEPS)

@@ -1,6 +1,7 @@
 """The guards that the promises rest on, each with a way to take it out."""
 
 from collections.abc import Callable
+from unittest.mock import ANY
 
 import pytest
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.submission import Ages, SubmitWindow
 from taskmesh.core.credit import LANE_HORIZON, Credit
-from taskmesh.core.hub import pools
+from taskmesh.core.hub import ledger, pools, result_cache, state, submission
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
@@ -21,6 +22,7 @@ from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import Limits, Window
+from taskmesh.core.hub.owners import Owners
 from taskmesh.core.hub.pools import DesiredStates, PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.result_cache import ResultCache
@@ -505,6 +507,27 @@ def written_again(patch: Patch) -> None:
     patch.setattr(Journal, "rewrite", lambda self: setattr(self, "is_whole", True))
 
 
+def owners_of_sessions(patch: Patch) -> None:
+    """A client session is anybody's who knows its id."""
+    patch.setattr(Owners, "is_another_s", lambda self, client, user: False)
+
+
+def owners_of_pools(patch: Patch) -> None:
+    """A pool is any process that knows its name and instance."""
+    patch.setattr(Owners, "refusal_of_pool", lambda self, hello, user, token: "")
+
+
+def owners_of_names(patch: Patch) -> None:
+    """A name is one thing for all users."""
+    for module in (ledger, state, result_cache):
+        patch.setattr(module, "owned", lambda user, name: name)
+
+
+def numbers_of_specs(patch: Patch) -> None:
+    """A spec is taken under any number."""
+    patch.setattr(submission, "spec_number", lambda spec: ANY)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -560,4 +583,8 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     outcomes_written,
     ends_written,
     written_again,
+    owners_of_sessions,
+    owners_of_pools,
+    owners_of_names,
+    numbers_of_specs,
 )

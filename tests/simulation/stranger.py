@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from taskmesh.core import events as ev
+from taskmesh.core.hub.views import SAID
 from taskmesh.core.ids import text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.wire import messages as m
@@ -136,7 +137,8 @@ class Stranger:
                 raise Violation(f"a stranger has another's call: {message}")
             if isinstance(message.value, dict) and message.value.get("history"):
                 raise Violation(f"a stranger is told how another's task has failed: {message}")
-            if message.value and isinstance(message.value, list):
+            rows = message.value if isinstance(message.value, list) else []
+            if any(SAID.get(row.get("kind"), "task_id") in row for row in rows):
                 raise Violation(f"a stranger is told of others' failures: {message}")
 
 

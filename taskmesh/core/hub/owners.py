@@ -140,11 +140,11 @@ class Owners:
 
     def user_of(self, client: int) -> str | None:
         """Return the user whose session this is, or was as long as tasks of it are here; None if nobody's."""
-        if self._hub.house.is_own(client):
-            return _HUB
         session = self._hub.clients.get(client)
         if session is not None:
             return session.user
+        if self._hub.house.is_own(client):
+            return _HUB
         account = self._hub.ledger.accounts.get(client)
         return account.user if account is not None else None
 

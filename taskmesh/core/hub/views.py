@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from taskmesh.core.actions import LogEvent
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
@@ -34,6 +35,8 @@ OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedul
 COMMANDS = ("ping", "pause", "resume", "drain")
 TO_POOLS = (*COMMANDS, "scale-in")
 VERBS = (*TO_POOLS, *CANCELS, *LIMITS, *OF_SCHEDULES, PURGE)
+SAID = {"schedule.failed": "text", "pool.refuses": "reason"}
+"""Events with a field that tells an error of somebody's function."""
 MOST_NAMED = 5
 """Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
@@ -90,10 +93,8 @@ class Views:
                     value = _seen(self.tasks.task(query.argument, now), user)
                 case "graph":
                     value = self.tasks.graph(query.argument, limit)
-                case "events" if not sees_all(user):
-                    raise QuestionError("events tell of all programs: ask with an operator's key")
                 case "events":
-                    value = self.events(query.argument, limit, now)
+                    value = self.events(query.argument, limit, now, told=sees_all(user))
                 case "limits":
                     value = self.limits(limit)
                 case _:
@@ -171,20 +172,29 @@ class Views:
     def _warnings(self, *, told: bool) -> dict[str, str]:
         """List the warnings: shortages of this hub, differing versions, pools that do not run their tasks."""
         pools = {
-            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, _told(lane.breaker.complaint, told))))
+            f"pool {lane.pool}": "; ".join(
+                filter(None, (lane.warning, _told(lane.breaker.complaint, told=told)))
+            )
             for lane in self._hub.lanes.values()
         }
         clients = {f"client {session.name}": session.warning for session in self._hub.clients.values()}
         return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
 
-    def events(self, since: str, limit: int, now: float) -> list[dict[str, Any]]:
-        """The newest events, oldest first; `since`: only those with a higher number."""
+    def events(self, since: str, limit: int, now: float, *, told: bool = True) -> list[dict[str, Any]]:
+        """The newest events, oldest first.
+
+        Args:
+            since: only those with a higher number.
+            limit: at most so many.
+            now: the time.
+            told: as in `status`.
+        """
         if since and not since.isdigit():
             raise QuestionError(f"events are asked for since a number, not {since!r}")
         after = int(since or 0)
         newest = [event for event in self._hub.events if event[0] > after][-limit:]
         return [
-            {"number": number, "ago": round(now - when, 3), "kind": record.kind, **record.fields}
+            {"number": number, "ago": round(now - when, 3), "kind": record.kind, **_fields(record, told=told)}
             for number, when, record in newest
         ]
 
@@ -364,9 +374,15 @@ def _seen(task: dict[str, Any], user: str) -> dict[str, Any]:
     return {**others, "why": f"that is told to operators, and to {task['user'] or 'its own program'}"}
 
 
-def _told(complaint: str, told: bool) -> str:
+def _told(complaint: str, *, told: bool) -> str:
     """Return what a pool does not run, with the reason or without it."""
     return complaint if told else complaint.partition(": ")[0]
+
+
+def _fields(event: LogEvent, *, told: bool) -> dict[str, object]:
+    """Return the fields of an event, with what a function has said or without it."""
+    hidden = None if told else SAID.get(event.kind)
+    return {name: value for name, value in event.fields.items() if name != hidden}
 
 
 def at_work(lane: Lane) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskmesh import Mesh, TaskFuture
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import BadSignature, RemoteError, SerializationError
 from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import raw_key
@@ -50,8 +51,10 @@ def test_A15_a_hub_unpickles_nothing_that_comes_to_it(keyed: Cluster, meet: Meet
     welcome, _ = pool.join("false")
     with keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         assert isinstance(client.ask(m.ClientHello(7, 0)), m.ClientWelcome)
-        assert client.ask(m.Submit(1, [(1, spec)], [Run(1, 0, [1, 2], [bomb, bomb])])) == m.Accepted(1)
-        done = DoneRun(1, 7, 1, "false/0", [1], [bomb], 0.1)
+        number = spec_number(spec)
+        submit = m.Submit(1, [(number, spec)], [Run(number, 0, [1, 2], [bomb, bomb])])
+        assert client.ask(submit) == m.Accepted(1)
+        done = DoneRun(number, 7, 1, "false/0", [1], [bomb], 0.1)
         failed = Failed(7, 2, 1, "exception", pickled=bomb, type_name="os.system", text=f"touch {marker}")
         pool.say(m.Results(welcome.epoch, welcome.session, 1, [done], [failed], []))
         for number, what in enumerate(("status", "pools", "tasks", "events"), 1):
