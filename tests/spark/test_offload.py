@@ -89,6 +89,35 @@ def test_what_the_setting_names_needs_settings_that_can_be_used(spark, address, 
     assert "errors='null' is for map_arrow" in failure(spark.range(1).select(where("id")).collect)
 
 
+class Noted:
+    """An object that notes the process in which it is rebuilt."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self._path,)
+
+
+def _rebuilt(path: str) -> Noted:
+    note(path, os.getpid())
+    return Noted(path)
+
+
+def test_a_function_is_rebuilt_once_in_each_process(spark, address, conf, tmp_path):
+    conf["spark.taskmesh.address"] = address
+    conf["spark.taskmesh.offload"] = "*"
+    noted, path = Noted(str(tmp_path / "rebuilt")), tmp_path / "rebuilt"
+
+    @F.udf("boolean")
+    def holds(_):
+        return noted is not None
+
+    assert spark.range(0, 16, numPartitions=16).select(holds("id").alias("x")).where("x").count() == 16
+    found = settled(path)
+    assert len(found) == len(set(found)) > 1
+
+
 def test_methods_of_the_bridge_for_partitions_and_groups(spark, bridge):
     df = spark.range(0, 20, numPartitions=2).withColumn("k", F.col("id") % 3)
 

@@ -45,6 +45,8 @@ _PARTITIONS: Final[dict[Extent, type[EvaluatedPartition]]] = {
     "groups": GroupedPartition,
     "partition": StreamedPartition,
 }
+_KEPT: Final = 4
+_known: Final[dict[tuple[Any, ...], tuple[Offloaded, RemoteTask]]] = {}
 _read_udfs: Final = worker.read_udfs
 _read_udtf: Final = worker.read_udtf
 
@@ -60,6 +62,10 @@ def read_udfs(pickler: Any, infos: list[Any], kind: int, runner_conf: Any, eval_
     names, given = _names(), [udf for info in infos for udf in info.udfs]
     if not names and not any(hint in bytes(udf) for udf in given for hint in _HINTS):
         return _read_udfs(pickler, infos, kind, runner_conf, eval_conf)
+    calls = [(len(info.udfs), list(info.args), dict(info.kwargs)) for info in infos]
+    key = _key(kind, given, calls, runner_conf, eval_conf)
+    if (known := _known.get(key)) is not None:
+        return _evaluated(kind, *known)
     pairs = [read_command(pickler, udf) for udf in given]
     marks = [_mark_of(function, names) for function, _ in pairs]
     first = _common(marks)
@@ -70,13 +76,13 @@ def read_udfs(pickler: Any, infos: list[Any], kind: int, runner_conf: Any, eval_
         for mark, (function, _) in zip(marks, pairs, strict=True)
     ]
     places = iter(range(len(pairs)))
-    calls = []
+    named = []
     for info in infos:
         own = list(islice(places, len(info.udfs)))
         types = [_type_text(pairs[n][1], functions) for n in own]
-        calls.append(FunctionCall(own, types, list(info.args), dict(info.kwargs)))
-    found = PythonCommand(__version__, kind, calls, None, *_confs(runner_conf, eval_conf))
-    return _evaluated(first, found, functions)
+        named.append(FunctionCall(own, types, list(info.args), dict(info.kwargs)))
+    found = PythonCommand(__version__, kind, named, None, *_confs(runner_conf, eval_conf))
+    return _evaluated(kind, first, _keep(key, first, found, functions))
 
 
 def read_udtf(pickler: Any, info: Any, kind: int, runner_conf: Any, eval_conf: Any) -> Any:
@@ -95,7 +101,36 @@ def read_udtf(pickler: Any, info: Any, kind: int, runner_conf: Any, eval_conf: A
     if info.pickled_analyze_result is not None:
         functions.append(bytes(info.pickled_analyze_result))
     found = PythonCommand(__version__, kind, [], call, *_confs(runner_conf, eval_conf))
-    return _evaluated(mark, found, functions)
+    return _evaluated(kind, mark, _task_of(mark, found, functions))
+
+
+def _key(kind: int, given: Sequence[Any], calls: Any, runner_conf: Any, eval_conf: Any) -> tuple[Any, ...]:
+    """All that makes a command; the next Spark task of a step has the same."""
+    context: Any = TaskContext.get()
+    properties = context._localProperties if context is not None else {}
+    own = sorted((name, value) for name, value in properties.items() if name.startswith(PREFIX))
+    return (kind, *map(bytes, given), repr((calls, own, runner_conf._conf, eval_conf._conf)))
+
+
+def _keep(
+    key: tuple[Any, ...], mark: Offloaded, command: PythonCommand, functions: Sequence[bytes]
+) -> RemoteTask:
+    """The task of a command, made once for all Spark tasks of a step in this process.
+
+    A function may hold a table of many megabytes: it is read, pickled and hashed once, not once a Spark task.
+    """
+    task = _task_of(mark, command, functions)
+    _known[key] = mark, task
+    while len(_known) > _KEPT:
+        _known.pop(next(iter(_known)))
+    return task
+
+
+def _task_of(mark: Offloaded, command: PythonCommand, functions: Sequence[bytes]) -> RemoteTask:
+    check_kind(command.kind, mark.name)
+    frame = StreamedEvaluation if commands.EXTENTS[command.kind] == "partition" else Evaluation
+    step = frame(commands.encode(command), *functions)
+    return RemoteTask.named(mark.settings, mark.options, mark.name, step)
 
 
 def _type_text(returned: Any, functions: list[bytes]) -> str:
@@ -128,22 +163,17 @@ def _confs(runner_conf: Any, eval_conf: Any) -> tuple[dict[str, str], dict[str, 
     return dict(runner_conf._conf), dict(eval_conf._conf)
 
 
-def _evaluated(mark: Offloaded, command: PythonCommand, functions: Sequence[bytes]) -> Any:
+def _evaluated(kind: int, mark: Offloaded, remote_task: RemoteTask) -> Any:
     """Return what `pyspark.worker` expects: a function, no profiler, and how batches are read and written."""
-    check_kind(command.kind, mark.name)
     check_barrier(mark.settings, isinstance(TaskContext.get(), BarrierTaskContext))
-    extent, is_pickled = commands.EXTENTS[command.kind], command.kind in commands.PICKLED
-    frame = StreamedEvaluation if extent == "partition" else Evaluation
-    step = frame(commands.encode(command), *functions)
-    remote_task = RemoteTask.named(mark.settings, mark.options, mark.name, step)
-    partition = _PARTITIONS[extent](mark.settings, remote_task, mark.rows)
+    partition = _PARTITIONS[commands.EXTENTS[kind]](mark.settings, remote_task, mark.rows)
 
     def run(number: int, rows: Any) -> Any:
-        if is_pickled:  # such rows travel unopened
+        if kind in commands.PICKLED:  # such rows travel unopened
             return piece.frames_of(partition.run(piece.framed(rows)))
         return partition.run(rows)
 
-    return run, None, *_serializers(command.kind)
+    return run, None, *_serializers(kind)
 
 
 def _serializers(kind: int) -> tuple[Any, Any]:
