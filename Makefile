@@ -17,6 +17,7 @@ SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
 KUBE   := .venv/ready-kube
+OTHERS := .venv/ready-peers
 PEERS  := .venv-peers
 DURABLE := raw,taskmesh-remote,taskmesh-file,taskmesh-redis,celery,celery-durable,dramatiq,huey,rq
 PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchmarks/peers/*.txt))
@@ -27,7 +28,7 @@ TWO    := -n $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 2 ] || n=2; ec
 NEVER  := not soak and not nightly and not bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
+.PHONY: help demo demo-spark test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -73,12 +74,15 @@ test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler 
 	$(PYTEST) -m "$(NEVER)" tests/kube
 	.ci/cluster-inputs >tests/kube/passed
 
-nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, PySpark's tests
+test-peers: $(OTHERS)  ## Tests of dask, from its wheel, on a mesh; tests/peers/refused.txt lists those that fail, with the reasons
+	$(PYTEST) -c tests/peers/pytest.ini -q --pyargs dask.bag
+
+nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, PySpark's tests, dask's
 	$(LEVEL) -m nightly $(TWO) --dist worksteal
 	$(MAKE) simulate fuzz
 	$(BIN)/python -m tests.chaos --seconds 1200
 	$(LEVEL) -m soak
-	$(MAKE) test-kube test-pyspark
+	$(MAKE) test-kube test-pyspark test-peers
 
 test-pythons:    ## unit, integration and faults on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
 	.ci/pythons $(SUITES)
@@ -185,6 +189,11 @@ $(SPARK): constraints-spark.txt $(DEV)
 	@echo "Installing PySpark and what goes with it into .venv (some 500 MB)"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-spark.txt
 	@command -v java >/dev/null || .ci/packages default-jre-headless
+	@touch $@
+
+$(OTHERS): constraints-peers.txt $(DEV)
+	@echo "Installing dask, whose tests are in its wheel, into .venv"
+	@$(BIN)/python $(PIP) --require-hashes -r constraints-peers.txt
 	@touch $@
 
 # .ci/run starts these two early, in the background: what needs them waits there, and starts no second one. A make that is
