@@ -109,3 +109,9 @@ class ScheduleRecord:
 def when_of(declaration: Declaration) -> str:
     timing = declaration.timing
     return timing.cron or f"every {timing.period:g} s"
+
+
+def rate_of(declaration: Declaration) -> float:
+    """Return how often a schedule fires in a second, at most."""
+    timing = declaration.timing
+    return 1 / 60 if timing.cron else 1 / timing.period

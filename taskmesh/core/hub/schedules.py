@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 
-from taskmesh.core.hub.schedule import ScheduleRecord, when_of
+from taskmesh.core.hub.schedule import ScheduleRecord, rate_of, when_of
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
@@ -29,7 +29,10 @@ CORRECTION = 3 * 3600.0
 """Seconds by which a schedule's last tick has to lie ahead before the clock counts as having been wrong."""
 LATE = 2.0
 """Seconds after which a tick counts as missed."""
-MOST_SCHEDULES = 100_000
+MOST_SCHEDULES, MOST_OF_USER = 100_000, 10_000
+"""Schedules that a hub keeps, and of these those of one user."""
+MOST_FIRINGS = 1_000.0
+"""Firings a second that the schedules of one user may have together."""
 FEW = 64
 """Entries of a heap that are kept without asking whether they still count."""
 PORTION = 200
@@ -58,6 +61,8 @@ class Schedules:
         self._unwritten: deque[tuple[int, TaskRecord]] = deque()
         self._groups = 0
         self._size = 0
+        self._of_user: Counter[str] = Counter()
+        self._rates: defaultdict[str, float] = defaultdict(float)
 
     # --- the clock ----------------------------------------------------------------------------------------
 
@@ -262,7 +267,7 @@ class Schedules:
     def restore(self, entries: Mapping[int, JournalSchedule], cursors: Mapping[int, JournalCursor]) -> None:
         for number, entry in entries.items():
             try:
-                schedule = self._add(entry.declaration)
+                schedule = self._add(entry.declaration, entry.user)
             except BadTiming as error:
                 text = f"the schedule {entry.declaration.name} of the journal is not kept: {error}"
                 self._hub.log("schedule.refused", {"schedule": entry.declaration.name, "text": text})
@@ -288,7 +293,7 @@ class Schedules:
             declaration: the schedule.
             user: the user whose key its client shows.
         """
-        reason = self._refusal(declaration)
+        reason = self._refusal(declaration, user)
         if reason:
             fields: dict[str, object] = {
                 "schedule": declaration.name,
@@ -298,15 +303,14 @@ class Schedules:
             return reason
         known = self.records.get(declaration.name)
         if known is None:
-            known = self._add(declaration)
-        elif known.declaration != declaration:
-            self._change(known, declaration)
-        known.user = user
+            known = self._add(declaration, user)
+        elif known.declaration != declaration or known.user != user:
+            self._change(known, declaration, user)
         self._put(known)
         self._renew()
         return ""
 
-    def _refusal(self, declaration: Declaration) -> str:
+    def _refusal(self, declaration: Declaration, user: str) -> str:
         if declaration.spec.kind != FIRING or not declaration.name:
             return "it has no name, or its task is no firing"
         known = self.records.get(declaration.name)
@@ -319,13 +323,41 @@ class Schedules:
             Ticks(declaration.timing)
         except BadTiming as error:
             return str(error)
+        return self._over_share(declaration, user, known)
+
+    def _over_share(self, declaration: Declaration, user: str, known: ScheduleRecord | None) -> str:
+        """Return the reason if a user would have more than each may have."""
+        count, rate = self._of_user[user], self._rates.get(user, 0.0) + rate_of(declaration)
+        if known is not None and known.user == user:
+            count, rate = count - 1, rate - rate_of(known.declaration)
+        if user and count >= MOST_OF_USER:
+            return f"{user} has {MOST_OF_USER:,} schedules already: remove some of them"
+        if rate > MOST_FIRINGS + 1e-6:
+            return (
+                f"all schedules of {user or 'this hub'} would fire more than {MOST_FIRINGS:,.0f} times "
+                "a second together: let some fire less often, or submit tasks instead"
+            )
         return ""
 
-    def _add(self, declaration: Declaration) -> ScheduleRecord:
+    def _count_in(self, schedule: ScheduleRecord) -> None:
+        """Count a schedule among those of its user."""
+        self._size += schedule.size
+        self._of_user[schedule.user] += 1
+        self._rates[schedule.user] += rate_of(schedule.declaration)
+
+    def _count_out(self, schedule: ScheduleRecord) -> None:
+        self._size -= schedule.size
+        self._of_user[schedule.user] -= 1
+        self._rates[schedule.user] -= rate_of(schedule.declaration)
+        if not self._of_user[schedule.user]:
+            del self._of_user[schedule.user], self._rates[schedule.user]
+
+    def _add(self, declaration: Declaration, user: str) -> ScheduleRecord:
         self._groups += 1
         schedule = ScheduleRecord(declaration, self._entry(declaration), self._groups, self._hub.wall)
+        schedule.user = user
         self.records[declaration.name] = schedule
-        self._size += schedule.size
+        self._count_in(schedule)
         self._plan(schedule)
         return schedule
 
@@ -334,12 +366,14 @@ class Schedules:
         known = self._hub.specs.get(number)
         return known if known is not None else SpecEntry(number, declaration.spec)
 
-    def _change(self, known: ScheduleRecord, declaration: Declaration) -> None:
+    def _change(self, known: ScheduleRecord, declaration: Declaration, user: str) -> None:
         before = known.declaration
-        self._size -= known.size
-        known.declaration = declaration
+        self._count_out(known)
+        known.declaration, known.user = declaration, user
         known.entry = self._entry(declaration)
-        self._size += known.size
+        self._count_in(known)
+        if declaration == before:
+            return
         if declaration.timing != before.timing:
             known.ticks = Ticks(declaration.timing)
             self._plan(known)
@@ -356,7 +390,7 @@ class Schedules:
         schedule = self.records.pop(name, None)
         if schedule is None:
             return False
-        self._size -= schedule.size
+        self._count_out(schedule)
         if self._hub.journal is not None:
             self._hub.journal.put_named(SCHEDULE, (name,), None)
             self._hub.journal.put_named(CURSOR, (name,), None)

@@ -354,20 +354,21 @@ class Submissions:
     def _weight(self, submit: m.Submit) -> tuple[int, int]:
         """Return the number of its tasks that are new, and the bytes that all of it may take."""
         count = size = 0
-        specs: set[SpecEntry] = set()
+        brought: set[int] = set()
         for run in submit.runs:
             entry = self._hub.specs[run.spec]
-            if not entry.live:
-                specs.add(entry)
+            if not entry.live and run.spec not in brought:
+                brought.add(run.spec)
+                size += entry.size
             count += 0 if run.rerun else len(run.seqs)
             size += LINE + sum(map(len, run.payloads))
             if run.key:
                 size += NAMED + len(run.key)
-            for edges in (*run.needs, *run.after):
-                size += weight_of_edges(len(edges))
+            if run.needs or run.after:
+                size += sum(weight_of_edges(len(edges)) for edges in (*run.needs, *run.after))
         for value in submit.values:
             size += len(value.payload)
-        return count, size + sum(entry.size for entry in specs)
+        return count, size
 
     def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._hub.specs[run.spec], self._ledger

@@ -72,6 +72,34 @@ def test_nothing_fires_before_the_clock_is_known():
     assert not rig.hub.state.ledger.tasks
 
 
+def declared(name: str, user: str, *, world: Clockwork, **timing: object) -> str:
+    declaration = Declaration(name, Timing(**timing), spec("f", kind=FIRING), b"call")
+    return world.rig.hub.schedules.declare(declaration, user)
+
+
+@pytest.mark.parametrize("mallory", ["client:mallory", ""])
+def test_the_schedules_of_one_user_fire_so_often_together_and_no_more(world, mallory):
+    for n in range(10):
+        assert not declared(f"n{n}", mallory, world=world, period=0.01)
+    assert "more than 1,000 times a second" in declared("more", mallory, world=world, period=60.0)
+    assert not declared("hers", "client:alice", world=world, period=0.01)
+    assert not declared("n0", mallory, world=world, period=0.01), "it is counted once"
+    assert not declared("n0", mallory, world=world, period=0.02)
+    assert not declared("more", mallory, world=world, period=0.02)
+    world.rig.hub.schedules.remove("n1", "for room")
+    assert not declared("n1", mallory, world=world, period=0.01)
+    assert declared("another", mallory, world=world, cron="* * * * *")
+
+
+def test_one_user_has_a_part_of_the_schedules_that_a_hub_keeps(world, monkeypatch):
+    monkeypatch.setattr(module, "MOST_OF_USER", 3)
+    told = [declared(f"n{n}", "client:mallory", world=world, period=60.0) for n in range(4)]
+    assert told == ["", "", "", "client:mallory has 3 schedules already: remove some of them"]
+    assert not declared("hers", "client:alice", world=world, period=60.0)
+    world.rig.hub.schedules.on_revoked(frozenset({"client:mallory"}))
+    assert not declared("n3", "client:mallory", world=world, period=60.0)
+
+
 def test_a_full_hub_skips_a_tick_and_says_so():
     world = Clockwork(max_tasks=3)
     world.put(period=60.0, overlap="allow")
