@@ -20,7 +20,15 @@ from taskmesh.serialize.code import Carried
 from taskmesh.serialize.encoding import decode, encode
 from taskmesh.serialize.exceptions import dumps_exception, load_exception
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
-from taskmesh.serialize.scalars import BEYOND, MALFORMED, PROTO, SCALARS, decode_scalars, encode_scalars
+from taskmesh.serialize.scalars import (
+    BEYOND,
+    ENCODED,
+    MALFORMED,
+    PROTO,
+    SCALARS,
+    decode_scalars,
+    encode_scalars,
+)
 from taskmesh.serialize.values import (
     MAIN,
     PASS,
@@ -290,14 +298,23 @@ def dumps_encoded(data: object, *, what: str = "the result", memfd: bool = True)
         raise SerializationError(
             f"{what} has to be bytes, not {type_name(data)}: functions with a codec of their own encode it"
         ) from error
-    if view.nbytes <= SMALL:
-        return bytes(view)
-    return Blob.pack([view], (), memfd=True) if memfd else Blob.from_parts([view])
+    if view.nbytes < SMALL:
+        return ENCODED + bytes(view)
+    parts: list[Buffer] = [ENCODED, view]
+    flags = [READONLY]
+    return Blob.pack(parts, flags, memfd=True) if memfd else Blob.from_parts(parts, flags)
 
 
-def loads_encoded(payload: Payload) -> Buffer:
-    """The bytes of `dumps_encoded`; of a large payload a view that keeps its memory alive."""
-    return payload.reader_parts()[0] if isinstance(payload, Blob) else payload
+def loads_encoded(payload: Payload, *, what: str = "an argument") -> Buffer:
+    """The bytes of `dumps_encoded`; of a large payload a view that keeps its memory alive.
+
+    Raises:
+        SerializationError: it is another payload.
+    """
+    head, *parts = payload.reader_parts() if isinstance(payload, Blob) else (payload[:1], payload[1:])
+    if bytes(head) != ENCODED:
+        raise SerializationError(f"{what} is no bytes with a codec of their own")
+    return parts[0]
 
 
 def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) -> Payload:
@@ -320,7 +337,7 @@ def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) 
             f"{what} is no plain data, and the client's result_codec is 'safe': {error_text(error)}. "
             "Return numbers, texts, bytes, lists and dicts, or use result_codec='pickle'"
         ) from error
-    return dumps_encoded(data, what=what, memfd=memfd)
+    return data if len(data) <= SMALL else Blob.pack([data], (), memfd=memfd)
 
 
 def loads_plain(payload: Payload, *, what: str = "the result") -> Any:
@@ -330,7 +347,7 @@ def loads_plain(payload: Payload, *, what: str = "the result") -> Any:
         SerializationError: the bytes are something else.
     """
     try:
-        return decode_scalars(loads_encoded(payload))[0]
+        return decode_scalars(payload.reader_parts()[0] if isinstance(payload, Blob) else payload)[0]
     except MALFORMED as error:
         raise SerializationError(
             f"{what} is no plain data, and with client.result_codec='safe' nothing else is taken: if it is "

@@ -6,6 +6,9 @@ nothing but plain data travel so, too.
 
     a call      [argument, ...]
     a result    [value]
+
+Nor does a pickle, or MessagePack, begin as the bytes do that a function with a codec of its own has encoded:
+they are never unpickled, whoever claims that they are a value.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ SCALARS: Final = frozenset({int, float, str, bool, type(None)})
 
 PROTO: Final = 0x80
 """The first byte of every pickle (of protocol 2 and above)."""
+
+ENCODED: Final = b"\xc1"
+"""What stands before bytes that their maker has encoded; MessagePack has no such byte."""
 
 BEYOND: Final = (OverflowError, UnicodeError)
 """What `encode_scalars` raises for those that MessagePack cannot say: large integers, lone surrogates."""

@@ -1,6 +1,8 @@
 """Groups of tasks whose function is at hand as bytes, with arguments pickled or encoded by the caller."""
 
 import itertools
+import os
+import pickle
 import threading
 
 import pytest
@@ -91,3 +93,33 @@ def test_a_group_can_be_given_up(mesh):
     group.cancel(futures)
 
     assert all(future.cancelled() for future in futures)
+
+
+def _give(data):
+    return data
+
+
+def _arrived(value):
+    return value
+
+
+def test_bytes_with_a_codec_of_their_own_are_no_values_for_other_tasks_and_programs(mesh, tmp_path):
+    class Intruder:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "was here"),)
+
+    held = _group(mesh, _give).submit(pickle.dumps(Intruder(), 5))
+    sunk = _group(mesh, _give, sink="bytes")
+
+    with pytest.raises(SerializationError):
+        mesh.submit(_arrived, held).result(20)
+    waited = mesh.attach(_group(mesh, _give, delay=0.2).submit(pickle.dumps(Intruder(), 5)).task_id)
+    with pytest.raises(SerializationError):
+        waited.result(20)
+    with mesh.sink("bytes") as sink:
+        sunk.submit(pickle.dumps(Intruder(), 5))
+        outcome = sink.get(20)
+        with pytest.raises(SerializationError):
+            outcome.result()
+        sink.ack(outcome)
+    assert not (tmp_path / "was here").exists()

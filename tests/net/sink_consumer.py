@@ -1,4 +1,7 @@
-"""A program that takes from a sink, and writes down what it gets before it acknowledges it."""
+"""A program that takes from a sink, and writes down what it gets before it acknowledges it.
+
+With one more argument these are messages, each with a number in it; else results.
+"""
 
 import sys
 
@@ -13,7 +16,7 @@ def main() -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         for outcome in sink:
-            log.write("got", outcome.result())
+            log.write("got", int(bytes(outcome.message())) if sys.argv[4:] else outcome.result())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from taskmesh.core.specs import spec_number
 from taskmesh.errors import MeshClosed, TaskTimeout, TooLarge
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
-from taskmesh.serialize.payload import dumps, loads
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import SINK_VALUE, SINK_VALUE_NAME, DoneRun, LaneRun, Run, Spec
 from tests.harness.cluster import OVERRIDES, Cluster
@@ -229,11 +228,11 @@ def test_a_task_that_streams_outlives_its_hub(cluster: Cluster):
 def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tmp_path: Path):
     cluster.start_hub()
     log = tmp_path / "consumer"
-    line = ["-m", "tests.net.sink_consumer", cluster.address, str(log), "1KiB"]
+    line = ["-m", "tests.net.sink_consumer", cluster.address, str(log), "1KiB", "messages"]
     consumer = cluster.programs.launch("consumer", line)
     wait_until(lambda: "ready" in consumer.text(), WAIT_S)
     with Mesh(cluster.address, **OVERRIDES) as mesh:
-        futures = put(mesh, "s", map(dumps, range(20_000)))  # the consumer knows of no messages
+        futures = put(mesh, "s", (b"%d" % number for number in range(20_000)))
         wait_until(futures[100].done, WAIT_S)
         consumer.kill()
         with mesh.sink("s") as sink:
@@ -242,7 +241,7 @@ def test_what_a_consumer_that_is_killed_had_goes_to_another(cluster: Cluster, tm
             def all_done() -> bool:
                 with contextlib.suppress(TimeoutError):
                     while True:
-                        values.extend(map(loads, taken(sink, 1, 0.05)))
+                        values.extend(map(int, taken(sink, 1, 0.05)))
                 return all(future.done() for future in futures)
 
             wait_until(all_done, WAIT_S)

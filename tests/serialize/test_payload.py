@@ -421,3 +421,29 @@ def test_a_proxy_of_another_program_s_manager_says_what_it_is():
     error = multiprocessing.AuthenticationError("digest sent was rejected")
 
     assert "use sinks, promises and limits of the mesh" in cannot_rebuild("an argument", error)
+
+
+@pytest.mark.parametrize("size", [0, SMALL, MEMFD_FROM])
+@pytest.mark.parametrize(
+    "load", [payload.loads, payload.loads_plain, payload.loads_call, payload.loads_chunk]
+)
+def test_somebody_s_bytes_that_a_task_returned_as_they_are_are_never_unpickled(size, load, tmp_path):
+    """A hub that was taken over cannot have them taken for a value: the signer said that they are bytes."""
+
+    class Intruder:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "was here"),)
+
+    data = pickle.dumps((Intruder(), bytes(size)), 5)
+    encoded = payload.dumps_encoded(data)
+
+    assert payload.loads_encoded(encoded) == data
+    with pytest.raises(SerializationError):
+        load(encoded)
+    assert not (tmp_path / "was here").exists()
+
+
+@pytest.mark.parametrize("value", [1, [1], bytes(MEMFD_FROM)])
+def test_what_is_no_encoded_bytes_is_not_taken_for_such(value):
+    with pytest.raises(SerializationError, match="no bytes with a codec"):
+        payload.loads_encoded(payload.dumps(value))
