@@ -11,7 +11,7 @@ import typer
 from taskmesh.cli.exits import EPILOG, FAILED
 from taskmesh.cli.format import printable
 from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
-from taskmesh.cli.options import Timeout, command, hub_settings
+from taskmesh.cli.options import TaskId, Timeout, command, hub_settings, known_id
 from taskmesh.cli.output import Output
 from taskmesh.cli.submission import moment_of
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 Ask = Callable[[str], Any]
 """Asks the hub for a view."""
 COLUMNS = ("task_id", "name", "state", "ended", "attempts", "error")
-Id = Annotated[str, typer.Argument(metavar="ID", help="The id of the task that has ended.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of the tasks that have ended.")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="The ids of the tasks that have ended.", callback=known_id),
+]
 Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Only tasks of this function.")]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="Only what ended since, as 2026-12-01T09:00.")
@@ -96,7 +98,7 @@ def show_all(
     out.rows(rows, COLUMNS, "no dead letters")
 
 
-def show(reach: Reach, out: Output, task_id: Id) -> None:
+def show(reach: Reach, out: Output, task_id: TaskId) -> None:
     """Show a dead letter: how its last attempt failed, and the last output of that."""
     found = reach.query("dead-letter", task_id)
     what = ": ".join(filter(None, (found["type"] or found["kind"], found["text"])))

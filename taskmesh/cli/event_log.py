@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from taskmesh.cli.format import printable
+from taskmesh.cli.output import time_of_day
 from taskmesh.system.clock import monotonic
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -50,5 +50,5 @@ class EventLog:
         if trace:
             shown["traceback"] = trace
             line = "\n".join([line, *map(printable, trace.splitlines())])
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        at = time_of_day()
         self._write(kind, f"{at} {line}", {"time": at, "level": rank, **shown})

@@ -12,6 +12,7 @@ import typer
 from taskmesh.cli.exits import FAILED
 from taskmesh.cli.format import printable
 from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
+from taskmesh.cli.options import known_id
 from taskmesh.cli.output import Output
 from taskmesh.cli.submission import decoded
 from taskmesh.errors import ConfigError
@@ -54,8 +55,9 @@ def cancel(
     reach: Reach,
     out: Output,
     task: Annotated[
-        str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")
-    ] = "",
+        str | None,
+        typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.", callback=known_id),
+    ] = None,
     *,
     client: Annotated[
         str, typer.Option(metavar="NAME|ID", help="All tasks of clients of this name, or of one id.")

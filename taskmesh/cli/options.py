@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import typer
 from taskmesh.cli.event_log import LEVELS
 from taskmesh.cli.exits import exits
 from taskmesh.cli.output import Output
+from taskmesh.core.ids import parse
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -74,6 +76,20 @@ def known_level(level: str) -> str:
     return level
 
 
+def known_id(given: Any) -> Any:
+    """Return the ids that are given, one or several; refuse a text that is none."""
+    try:
+        for text in [given] if isinstance(given, str) else given or ():
+            parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return given
+
+
+TaskId = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.", callback=known_id),
+]
 LogLevel = Annotated[
     str,
     typer.Option(
@@ -170,7 +186,7 @@ def command(make: Callable[..., object], *, lasting: bool = False) -> Callable[[
         @functools.wraps(run)
         def whole(*args: Any, json: bool, **given: Any) -> None:
             out = Output(as_json=json)
-            with exits(out, lasting=lasting):
+            with exits(out, lasting=lasting), out.whole() if lasting else contextlib.nullcontext():
                 made = make(**{option.name: given.pop(option.name) for option in shared})
                 run(made, out, *args, **given)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from taskmesh.cli.format import encoded, harmless, printable, rendered
@@ -47,13 +50,28 @@ class Output:
 
     def ready(self, program: str, text: str, fields: Mapping[str, object]) -> None:
         """Print the one line on stdout of a program that runs."""
-        line = encoded({"event": "ready", **fields, "pid": os.getpid()})
+        line = encoded({"event": "ready", "time": time_of_day(), **fields, "pid": os.getpid()})
         self._say(sys.stdout, line if self.as_json else f"taskmesh {program}: ready: {text}")
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
         """Print an event of a running program on stderr; control characters in `keep` are not escaped."""
-        line = encoded({"event": kind, **fields}) if self.as_json else f"taskmesh: {printable(text, keep)}"
-        self._say(sys.stderr, line)
+        event = {"event": kind, "time": time_of_day(), **fields}
+        self._say(sys.stderr, encoded(event) if self.as_json else f"taskmesh: {printable(text, keep)}")
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """With JSON, make objects of all that others write to stdout and stderr: tasks, loggers, warnings."""
+        former = sys.stdout, sys.stderr
+        made = [EventStream(stream) for stream in former if self.as_json and stream is not None]
+        if len(made) == len(former):
+            sys.stdout, sys.stderr = made
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = former
+            for stream in made:
+                with contextlib.suppress(OSError, ValueError):
+                    stream.finish()
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
         if self.as_json:
@@ -97,7 +115,40 @@ class Output:
     def _say(self, stream: TextIO | None, text: str) -> None:
         if stream is not None:  # None where the program was started without it: 2>&-
             with contextlib.suppress(OSError, ValueError):
-                write(stream, text)
+                write(stream.behind if isinstance(stream, EventStream) else stream, text)
+
+
+class EventStream(io.TextIOBase):
+    """A stream on which each line becomes an event `output`.
+
+    Args:
+        behind: the stream that the events are written to.
+    """
+
+    def __init__(self, behind: TextIO) -> None:
+        self.behind = behind
+        self._rest = ""
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            write(self.behind, encoded({"event": "output", "time": time_of_day(), "text": line}))
+        return len(text)
+
+    def finish(self) -> None:
+        """Write what has no line end."""
+        if self._rest:
+            self.write("\n")
+
+    def fileno(self) -> int:
+        return self.behind.fileno()
+
+
+def time_of_day() -> str:
+    """Return the time as events state it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def write(stream: TextIO, text: str) -> None:

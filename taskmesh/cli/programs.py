@@ -102,7 +102,22 @@ def config_of(*names: str) -> Callable[..., Config]:
     return make
 
 
-@command(config_of("concurrency", "queues", "tags", "http", "http_token_file", "keys", "lanes"), lasting=True)
+@command(
+    config_of(
+        "concurrency",
+        "queues",
+        "tags",
+        "grace",
+        "http",
+        "http_token_file",
+        "keys",
+        "lanes",
+        "journal",
+        "journal_file",
+        "strict",
+    ),
+    lasting=True,
+)
 def up(
     config: Config,
     out: Output,

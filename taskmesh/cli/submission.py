@@ -15,7 +15,7 @@ import typer
 
 from taskmesh.cli.exits import FAILED, TOO_LATE
 from taskmesh.cli.format import is_carried, rendered
-from taskmesh.cli.options import LONGEST_TASK, command, hub_settings
+from taskmesh.cli.options import LONGEST_TASK, TaskId, command, hub_settings
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
@@ -66,7 +66,6 @@ Detach = Annotated[
 Keep = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Keep its outcome for so long; detached: a day.")
 ]
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Wait = Annotated[
     float,
     typer.Option("--wait", metavar="SECONDS", min=0, max=LONGEST_TASK, help="How long to wait for its end."),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from taskmesh.cli.operator import Reach, hub_command
+from taskmesh.cli.options import TaskId, known_id
 from taskmesh.cli.output import Output
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
@@ -29,7 +30,9 @@ def pools(reach: Reach, out: Output) -> None:
 def tasks(
     reach: Reach,
     out: Output,
-    task: Annotated[str, typer.Argument(metavar="ID", help="Show this task in full.")] = "",
+    task: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Show this task in full.", callback=known_id)
+    ] = None,
     *,
     state: Annotated[
         str, typer.Option(metavar="STATE", help="Only tasks in this state, such as queued, sent or running.")
@@ -57,7 +60,7 @@ def tasks(
 def explain(
     reach: Reach,
     out: Output,
-    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
+    task: TaskId,
 ) -> None:
     """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
     out.value(reach.query("task", task), explanation)
@@ -67,7 +70,7 @@ def explain(
 def graph(
     reach: Reach,
     out: Output,
-    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
+    task: TaskId,
     *,
     dot: Annotated[bool, typer.Option("--dot", help="Print the language of Graphviz.")] = False,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 1000,

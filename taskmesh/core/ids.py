@@ -9,6 +9,7 @@ Sinks, promises and tasks with keys have names, of which each user has his own.
 from __future__ import annotations
 
 from hashlib import blake2b
+from string import hexdigits
 from typing import NewType
 
 TaskId = NewType("TaskId", int)
@@ -20,6 +21,7 @@ SHARED = "shared:"
 """Names that begin with it are one thing for all users; under any other name each user has one of his own."""
 _BETWEEN = "\0"
 """Stands between a user and a name; users are names of files, which have none."""
+HEX = frozenset(hexdigits)
 SEQ_BITS = 64
 SEQ_MASK = (1 << SEQ_BITS) - 1
 
@@ -59,8 +61,8 @@ def parse(text: str) -> TaskId:
     Raises:
         ValueError: the text is not 32 hexadecimal digits.
     """
-    if len(text) != 32:
-        raise ValueError(f"a task id has 32 hexadecimal digits, not {len(text)}: {text!r}")
+    if len(text) != 32 or not HEX.issuperset(text):
+        raise ValueError(f"a task id has 32 hexadecimal digits, unlike {text!r:.200}")
     return TaskId(int(text, 16))
 
 

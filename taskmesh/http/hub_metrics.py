@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskmesh.core.hub.lanes import LaneState
+from taskmesh.core.hub.ledger import states_of
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.http.metrics import Family
 
@@ -48,14 +49,16 @@ def hub_families(machine: HubMachine) -> list[Family]:
         *_queue_families(queues(machine)),
         *_pool_families(machine),
         Family("taskmesh_tasks_accepted_total", "counter", "Tasks taken in.").add(ledger.accepted),
-        Family("taskmesh_tasks_finished_total", "counter", "Tasks with an outcome.").add(ledger.finished),
+        Family("taskmesh_tasks_finished_total", "counter", "Tasks with an outcome.").add(
+            ledger.accepted - sum(states_of(ledger).values())
+        ),
         _transitions(machine),
         Family("taskmesh_tasks_bytes", "gauge", "Bytes of arguments in the ledger.").add(ledger.size),
         Family("taskmesh_tasks_orphaned", "gauge", "Tasks whose client has left.").add(
             machine.clients.orphans
         ),
         Family("taskmesh_clients", "gauge", "Clients with an open session.").add(
-            sum(session.present for session in machine.state.clients.values())
+            sum(session.present for session in machine.clients.programs())
         ),
         Family("taskmesh_results_duplicate_total", "counter", "Results of tasks that had one.").add(
             collector.duplicates

@@ -97,6 +97,11 @@ class Dialer:
         return self._handshakes.is_up
 
     @property
+    def refused_since(self) -> float:
+        """The time since which connections are refused; infinite if the last one came about."""
+        return self._handshakes.refused_since
+
+    @property
     def rejection(self) -> str:
         """The reason why every target rejects this program, or ""."""
         return self._handshakes.rejection

@@ -6,6 +6,7 @@ rejecting it only when it says so explicitly; of another hub several failures ar
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -45,6 +46,8 @@ class Handshakes:
         rejection: why every target rejects this program, or ""; a successful handshake clears it.
         backoff: seconds to wait before the next attempt; libzmq would go on at its shortest interval.
         is_up: True while the watched socket has a link.
+        refused_since: when the first of the last connections, none of which came about, was refused; infinite
+            if that is not so.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Handshakes:
         self.rejection = ""
         self.backoff = 0.0
         self.is_up = False
+        self.refused_since = math.inf
         self._loop = loop
         self._credentials = credentials
         self._targets = targets
@@ -91,7 +95,11 @@ class Handshakes:
         for event in monitor.recv_many() if monitor is not None else ():
             if target is None or monitor is not self._monitor:
                 return
-            if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+            if event.kind is EventKind.CONNECTED:
+                self.refused_since = math.inf
+            elif event.kind is EventKind.CONNECT_RETRIED:
+                self.refused_since = min(self.refused_since, time.monotonic())
+            elif event.kind is EventKind.HANDSHAKE_SUCCEEDED:
                 self._on_success(target)
             elif event.kind in FAILURES:
                 self._on_failure(target, event.kind)

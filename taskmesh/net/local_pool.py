@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from taskmesh.config import Config
+from taskmesh.core.events import DrainRequested
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.http.metrics import Family
 from taskmesh.http.pool_metrics import pool_families
@@ -90,6 +91,15 @@ class LocalPool:
 
     def families(self) -> list[Family]:
         return pool_families(self._pool.machine) if self._pool is not None else []
+
+    def drain(self) -> None:
+        if self._pool is not None:
+            self._pool.events.append(DrainRequested(self._config.pool.grace))
+            self._pool.turn(time.monotonic())
+
+    @property
+    def has_left(self) -> bool:
+        return self._pool is None or self._pool.left is not None
 
     def close(self) -> None:
         if self._pool is not None:

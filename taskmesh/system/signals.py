@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from taskmesh.system.loop import Loop
@@ -64,6 +64,11 @@ class StopRequest:
 
     def turn_until_asked(self) -> None:
         while not self.asked and not self.parent_gone:
+            self._loop.turn()
+
+    def turn_until(self, is_over: Callable[[], bool]) -> None:
+        """Go on after the first signal until what is to end has ended, or a second signal comes."""
+        while self.asked < 2 and not self.parent_gone and not is_over():
             self._loop.turn()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:

@@ -41,6 +41,7 @@ class ClientHello(msgspec.Struct, tag=1):
     deliveries it will hold unacknowledged; 0 for an embedded client. `link` counts its links to the hub.
     `slot`: of a task that submits tasks, POOL/PID@CLIENT: its pool's name and its process id, as SlotGone
     says them, and in hexadecimal digits the client whose task it is.
+    `operator`: it is a command that asks and steers.
     """
 
     client: int
@@ -54,6 +55,7 @@ class ClientHello(msgspec.Struct, tag=1):
     cloudpickle: Name = ""
     link: int = 0
     slot: Name = ""
+    operator: bool = False
 
 
 class Submit(msgspec.Struct, tag=2):

@@ -11,7 +11,7 @@ from taskmesh.wire import runs as r
 from taskmesh.wire import schedules as s
 
 NAMELESS = {
-    m.ClientHello: "epoch first protocol python name credit pickle cloudpickle link",
+    m.ClientHello: "epoch first protocol python name credit pickle cloudpickle link operator",
     m.Submit: "runs epoch whole values",
     m.ResultAck: "epoch",
     m.ClientBeat: "epoch",

@@ -3,11 +3,13 @@
 import json
 import signal
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.ports import lasting_address
 from tests.harness.program import END_S, command, environment
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
@@ -225,7 +227,7 @@ def test_status_counts_tasks_pools_and_clients(shared_programs, address):
 
     assert lines[0].endswith("on their way: none")
     assert lines[1] == "pools:    1; slots: 1, busy: 0"
-    assert lines[2] == "clients:  1"
+    assert lines[2] == "clients:  0"
 
 
 def test_pools_are_listed(shared_programs, address):
@@ -364,6 +366,49 @@ def test_up_is_hub_and_pool_in_one(shared_programs: Programs):
     assert (found["slots"], outcome.returncode, outcome.stdout) == (2, 0, "42\n"), outcome.stderr
     program.signal(signal.SIGTERM)
     assert program.wait() == 0
+
+
+def test_up_lets_running_tasks_end_and_its_journal_has_the_others(shared_programs: Programs, tmp_path: Path):
+    journal, gate = tmp_path / "ran", tmp_path / "gate"
+    kept = ("--journal", str(tmp_path / "tasks.journal"), "--grace", "20")
+    line = ("up", "--concurrency", "1", "--bind", lasting_address(), "--json", *kept)
+    first = shared_programs.start(*line)
+    with Mesh(first.ready()["gateway"]) as mesh:
+        running = mesh.submit(workload.hold, str(journal), "first", str(gate))
+        waiting = mesh.submit(workload.add, 1, 2)
+        wait_until(journal.exists, 20)
+        mesh.flush()
+        first.signal(signal.SIGTERM)
+        wait_until(lambda: mesh.status()["pools"][0]["state"] == "draining", 20)
+        gate.touch()
+        assert running.result(20) == "first"
+        assert first.wait() == 0
+        second = shared_programs.start(*line)
+
+        assert waiting.result(20) == 3
+    second.end()
+
+
+def test_the_log_is_json_with_times_whatever_tasks_and_loggers_print(shared_programs: Programs):
+    (shared_programs.folder / "noisy.py").write_text(
+        "import warnings\n"
+        "from taskmesh import current_task\n"
+        "def noise():\n"
+        "    print('printed')\n"
+        "    warnings.warn('warned', UserWarning)\n"
+        "    current_task().log.info('logged')\n"
+        "    print('no line end', end='')\n"
+    )
+    up = shared_programs.start("up", "noisy", "--concurrency", "1", "--bind", "tcp://127.0.0.1:0", "--json")
+    address = up.ready()["gateway"]
+    assert shared_programs.run("submit", "noisy:noise", "--address", address).returncode == 0
+    up.signal(signal.SIGTERM)
+    assert up.wait() == 0
+
+    events = [json.loads(line) for line in (up.text("stdout") + up.errors).splitlines()]
+    assert all(datetime.fromisoformat(event["time"]) for event in events)
+    told = " ".join(event["text"] for event in events if event["event"] == "output")
+    assert all(word in told for word in ("printed", "warned", "logged", "no line end"))
 
 
 def test_programs_tell_people_in_words(shared_programs: Programs):

@@ -2,9 +2,11 @@
 
 import json
 import sys
+import time
 
 import pytest
 
+from tests.harness.ports import lasting_address
 from tests.harness.program import outcome_of
 from tests.harness.programs import Programs
 
@@ -127,3 +129,26 @@ def test_the_address_comes_from_the_environment(programs: Programs):
 
     assert outcome.returncode == 3
     assert UNUSED in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["explain"], ["graph"], ["cancel"], ["tasks"], ["result"], ["dead", "show"], ["dead", "purge"]],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("wrong", ["1", "x" * 32])
+def test_what_is_no_task_s_id_is_wrong_usage_before_a_hub_is_looked_for(programs: Programs, arguments, wrong):
+    outcome = programs.run(*arguments, wrong)
+
+    assert outcome.returncode == 2
+    assert "32 hexadecimal digits" in outcome.stderr
+
+
+def test_a_port_of_this_machine_where_nobody_listens_is_told_at_once(programs: Programs):
+    """A program's mesh goes on asking: its hub may be starting, too."""
+    begin = time.monotonic()
+    outcome = programs.run("status", "--address", lasting_address(), "--timeout", "20")
+
+    assert outcome.returncode == 3
+    assert "no hub listens at" in outcome.stderr
+    assert time.monotonic() - begin < 10

@@ -18,6 +18,7 @@ class ClientSettings:
         client: Id of this session, 64 random bits.
         name: Name of the program, for people.
         slot: Of a session in a slot: its pool and process id, by which the hub hears that it has ended.
+        operator: True for a command that asks and steers: it is not counted among the clients.
         python: Version of Python, for the hub to compare.
         cloudpickle: Version of cloudpickle, likewise.
         max_payload: Bytes of a call; what a hub with a lower limit does not take is not sent to it.
@@ -31,6 +32,7 @@ class ClientSettings:
     client: int
     name: str = ""
     slot: str = ""
+    operator: bool = False
     python: str = ""
     cloudpickle: str = ""
     max_payload: int = 0
@@ -50,7 +52,7 @@ class ClientSettings:
         """
         hello = ClientHello(self.client, epoch, first, name=self.name, credit=self.credit)
         hello.python, hello.cloudpickle, hello.link = self.python, self.cloudpickle, link
-        hello.slot = self.slot
+        hello.slot, hello.operator = self.slot, self.operator
         return hello
 
 

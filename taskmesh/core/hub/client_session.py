@@ -49,6 +49,7 @@ class ClientSession:
         python: Its version of Python.
         slot: Pool and process of a task that submits tasks; else empty.
         parent: Client of that task, 0 if it does not say.
+        is_operator: True if it is a command that asks and steers.
         warning: Versions in which it differs from the hub, in words, or empty.
         credit: Bytes of deliveries that it holds unacknowledged; 0 if it is embedded.
         submitted: Number of the last Submit that is in the ledger.
@@ -71,6 +72,7 @@ class ClientSession:
         self.python = ""
         self.slot = ""
         self.parent = 0
+        self.is_operator = False
         self.warning = ""
         self.credit = 0
         self.submitted = 0

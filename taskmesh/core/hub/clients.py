@@ -93,6 +93,7 @@ class Clients:
             account.finished.add_all(sorted(self._hub.sinks.ends.get(hello.client, ())))
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         session.slot, session.parent = placed(hello.slot)
+        session.is_operator = hello.operator
         self._owners.may_name(session)
         if odd and session.warning != odd:
             self._hub.log("client.versions", {"client": hello.name, "warning": odd})
@@ -103,6 +104,14 @@ class Clients:
         self._welcome(hello)
         self._hub.out += session.again(now)
         self._hub.news.add(hello.client)
+
+    def programs(self) -> list[ClientSession]:
+        """Return the sessions of programs: all but those of commands, unless these have tasks."""
+        return [
+            session
+            for session in self._hub.clients.values()
+            if not session.is_operator or self._ledger.account(session.client).tasks
+        ]
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
         """Open the session of a client whose tasks a journal has; it may come back."""

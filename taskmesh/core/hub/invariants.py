@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 
 from taskmesh.core.hub.backlog import LINE, AnyLineup, Backlog, LimitedLineup, Lineup, PartLineup
-from taskmesh.core.hub.ledger import Ledger, weight_of
+from taskmesh.core.hub.ledger import Ledger, states_of, weight_of
 from taskmesh.core.hub.limits import key_of
 from taskmesh.core.hub.sinks import Sinks, keys_of, size_at, size_of_ended
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import State, TaskRecord, counted
+from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.state_machine import require
 
@@ -21,7 +21,6 @@ def check_hub(hub: HubState) -> None:
     """Caps hold, no task is lost, and ledger, accounts, lanes, specs and backlog agree."""
     ledger = hub.ledger
     records = {id(record): record for record in ledger.tasks.values()}.values()
-    _check_counts(ledger)
     _check_states(ledger, list(records))
     _check_accounts(ledger)
     for record in records:
@@ -81,25 +80,9 @@ def _lines(lineup: AnyLineup) -> int:
     return sum(len(part.groups) for part in lineup.parts.values())
 
 
-def _check_counts(ledger: Ledger) -> None:
-    shared = sum(
-        record.extra is not None and record.extra.abandoned
-        for record in {id(record): record for record in ledger.tasks.values()}.values()
-    )
-    given_up = sum(not record.is_waited_for(task) for task, record in ledger.tasks.items())
-    on_their_way = len(ledger.tasks) - shared - given_up
-    require(
-        ledger.accepted == ledger.finished + on_their_way,
-        "accepted tasks are not those finished and those on their way",
-        ledger.accepted,
-        ledger.finished,
-        on_their_way,
-    )
-
-
 def _check_states(ledger: Ledger, records: list[TaskRecord]) -> None:
     states = Counter(record.state for record in records)
-    found = counted(ledger.entered, len(ledger.waiting), ledger.counts)
+    found = states_of(ledger)
     require(found == {state: states[state] for state in found}, "counts by state are wrong", found)
     waiting = {record.id: record for record in records if record.state is State.WAITING}
     require(ledger.waiting == waiting, "tasks that wait are not known as such", ledger.waiting.keys())

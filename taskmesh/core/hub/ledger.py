@@ -13,6 +13,7 @@ from taskmesh.core.hub.backlog import Backlog, Route, group_of
 from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.spec_entry import RestingSpecs, SpecEntry
 from taskmesh.core.hub.states import (
+    ON_ITS_WAY,
     QUEUED,
     SENT,
     SUCCEEDED,
@@ -42,7 +43,8 @@ class Ledger:
     Attributes:
         tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
         waiting: the WAITING ones of the records, by their own ids.
-        entered: how many records were ever entered.
+        accepted: how many records were ever entered. A second submission under a `key=` has none, nor has an
+            attachment.
         backlog: what waits for a lane; suspects: of it, what goes there alone.
         limits: what lets few of some tasks go; nothing while no task has any.
         timers: of tasks that wait, or may expire.
@@ -56,14 +58,12 @@ class Ledger:
     def __init__(self, limits: Limits | None = None) -> None:
         self.tasks: dict[int, TaskRecord] = {}
         self.waiting: dict[int, TaskRecord] = {}
-        self.entered = 0
         self.limits = limits or Limits()
         self.backlog = Backlog(self.limits, weigh=self.weigh)
         self.suspects = Backlog(self.limits, self.backlog.withheld, self.weigh)
         self.accounts: dict[int, Account] = {}
         self.counts: dict[tuple[State, Cause], int] = {}
         self.accepted = 0
-        self.finished = 0
         self.reruns = 0
         self.size = 0
         self.held = 0
@@ -124,7 +124,6 @@ class Ledger:
         if run.key and records:
             self._set_key(entry.spec.name, owned(account.owner, run.key), records[0])
         self.accepted += count
-        self.entered += count
         self.size += size
         account.tasks += count
         account.size += size
@@ -164,7 +163,6 @@ class Ledger:
         account = self.account(client)
         account.tasks += 1
         account.accepted.add(seq)
-        self.accepted += 1
 
     def readmit(self, record: TaskRecord, entry: SpecEntry) -> None:
         """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place.
@@ -177,7 +175,6 @@ class Ledger:
         self.tasks[record.id] = record
         account.accepted.add(record.id & SEQ_MASK)
         self.accepted += 1
-        self.entered += 1
         account.tasks += 1
         self.weigh(record.id >> SEQ_BITS, weight_of(record))
         if not entry.live:
@@ -221,8 +218,6 @@ class Ledger:
     def answered(self, client: int, seq: int) -> None:
         """A submission that needs no record: its outcome is there already."""
         self.account(client).finished.add(seq)
-        self.accepted += 1
-        self.finished += 1
 
     def by_key(self, name: str, key: str) -> TaskRecord | None:
         """The task on its way that was submitted under this key, as `owned` has it, of this task name."""
@@ -450,7 +445,6 @@ class Ledger:
         account.size -= size
         account.finished.add_all(seqs)
         self.size -= size
-        self.finished += done
         self._over(entry, done)
         return entry, odd
 
@@ -521,7 +515,6 @@ class Ledger:
         account = self.accounts[task >> SEQ_BITS]
         account.tasks -= 1
         account.finished.add(task & SEQ_MASK)
-        self.finished += 1
 
 
 def weight_of(record: TaskRecord) -> int:
@@ -538,3 +531,19 @@ def weight_of(record: TaskRecord) -> int:
 
 def weight_of_edges(count: int) -> int:
     return NAMED + EDGE * count if count else 0
+
+
+def states_of(ledger: Ledger) -> dict[State, int]:
+    """Return the numbers of records in each state on the way, without a look at them.
+
+    Some of the WAITING ones were replaced, without a transition (`Ledger.attach`).
+    """
+    found = dict.fromkeys(ON_ITS_WAY, 0)
+    found[QUEUED] = ledger.accepted
+    for (before, cause), count in ledger.counts.items():
+        found[before] -= count
+        after = TRANSITIONS[before, cause]
+        if after in found:
+            found[after] += count
+    found[WAITING] = len(ledger.waiting)
+    return found

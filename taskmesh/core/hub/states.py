@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -111,25 +111,6 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
 }
 """A late success of an older attempt counts in every state on the way (a task that WAITs is due with it): the
 first valid success wins."""
-
-
-def counted(entered: int, waiting: int, counts: Mapping[tuple[State, Cause], int]) -> dict[State, int]:
-    """Return how many records are in each state on the way, without a look at them.
-
-    Args:
-        entered: how many have begun.
-        waiting: how many are WAITING: some of these were replaced, without a transition (`Ledger.attach`).
-        counts: how often each transition has happened.
-    """
-    found = dict.fromkeys(ON_ITS_WAY, 0)
-    found[QUEUED] = entered
-    for (before, cause), count in counts.items():
-        found[before] -= count
-        after = TRANSITIONS[before, cause]
-        if after in found:
-            found[after] += count
-    found[WAITING] = waiting
-    return found
 
 
 SUSPECT = 2

@@ -10,6 +10,7 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import Lane, LaneState
+from taskmesh.core.hub.ledger import states_of
 from taskmesh.core.hub.letter_views import PURGE
 from taskmesh.core.hub.limits import MOST_RULES
 from taskmesh.core.hub.owners import sees_all
@@ -17,7 +18,7 @@ from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.schedule import ScheduleRecord
 from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, counted
+from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State
 from taskmesh.core.hub.task_views import QuestionError, TaskViews
 from taskmesh.core.hub.ticks import text_of_tick
 from taskmesh.wire import messages as m
@@ -123,18 +124,18 @@ class Views:
         )
 
     def status(self, now: float, *, told: bool = True) -> dict[str, Any]:
-        """Counts by state, pools, clients; tasks that share a key count once.
+        """Counts by state, pools, clients; tasks that share a key count once, and attachments not at all.
 
         Args:
             now: the time.
             told: what functions have said when pools could not run them is told.
         """
         ledger = self._ledger
-        states = counted(ledger.entered, len(ledger.waiting), ledger.counts)
+        states = states_of(ledger)
         return {
             "epoch": self._hub.config.epoch,
             "accepted": ledger.accepted,
-            "finished": ledger.finished,
+            "finished": ledger.accepted - sum(states.values()),
             "ended": self._ended(),
             "tasks": {state.name: count for state, count in states.items()},
             "orphans": self._clients.orphans,
@@ -157,7 +158,7 @@ class Views:
                     "present": session.present,
                     "tasks": ledger.account(session.client).tasks,
                 }
-                for session in self._hub.clients.values()
+                for session in self._clients.programs()
             ],
         }
 

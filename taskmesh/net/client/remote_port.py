@@ -13,8 +13,8 @@ from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OpenTasks
 from taskmesh.net.client.sockets import GatewayLink
 from taskmesh.net.client.watchdog import HubWatchdog
-from taskmesh.net.endpoints import check_dialled
-from taskmesh.security.keys import CLIENT, HUB, KeyFolder, credentials_of
+from taskmesh.net.endpoints import check_dialled, is_local
+from taskmesh.security.keys import CLIENT, HUB, OPERATOR, KeyFolder, credentials_of
 from taskmesh.security.payload_signing import ClientSigner
 from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
@@ -22,6 +22,11 @@ from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
 from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
+
+LOOK = 0.05
+"""Seconds between looks at a link that is being made."""
+REFUSED = 0.4
+"""Seconds for which this machine may refuse a command's connections; a program waits for its hub to start."""
 
 
 class RemotePort(SubmitPort):
@@ -38,7 +43,9 @@ class RemotePort(SubmitPort):
     """
 
     def __init__(self, open_tasks: OpenTasks, config: Config, role: str = CLIENT, slot: str = "") -> None:
-        super().__init__(open_tasks, client_settings(config, wired=True, slot=slot))
+        super().__init__(
+            open_tasks, client_settings(config, wired=True, slot=slot, operator=role == OPERATOR)
+        )
         keys = config.mesh.keys
         self._credentials = None if role == HUB else credentials_of(keys, role)
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
@@ -72,7 +79,12 @@ class RemotePort(SubmitPort):
 
     def _wait_for_hub(self, timeout: float) -> HubUnreachable | None:
         """Return None when the hub has welcomed this client, else the error that says why it has not."""
-        self._shell.opened.wait(timeout)
+        end, opened = monotonic() + timeout, self._shell.opened
+        while not opened.wait(max(0.0, min(LOOK, end - monotonic()))) and monotonic() < end:
+            if self._is_refused():
+                return HubUnreachable(
+                    f"no hub listens at {self._address}: `taskmesh hub --bind {self._address}` starts one"
+                )
         machine = self._shell.machine
         if machine.open:
             return None
@@ -83,6 +95,12 @@ class RemotePort(SubmitPort):
             f"--bind {self._address}` starts one. Behind a firewall that drops connections, or at its limit "
             "of open files (it says `files.short` then), a hub does not answer either"
         )
+
+    def _is_refused(self) -> bool:
+        """Return True if nobody listens there, and this is no program whose hub may be starting too."""
+        if self._link is None or not self._shell.machine.config.operator or not is_local(self._address):
+            return False
+        return monotonic() - self._link.refused_since > REFUSED
 
     def _signer(self) -> ClientSigner | None:
         """Return what signs calls and verifies outcomes, if keys are in use."""

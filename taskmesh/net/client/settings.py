@@ -12,13 +12,16 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.system.process import PYTHON, cloudpickle_version
 
 
-def client_settings(config: Config, *, wired: bool = False, slot: str = "") -> ClientSettings:
+def client_settings(
+    config: Config, *, wired: bool = False, slot: str = "", operator: bool = False
+) -> ClientSettings:
     """Return a client session's settings, with a new random id.
 
     Args:
         config: the user's settings.
         wired: True if its hub is another process.
         slot: pool and process of the slot in which this runs, for a task that submits tasks.
+        operator: True for a command that asks and steers.
     """
     settings = ClientSettings(
         client=secrets.randbits(63) | 1, name=f"{socket.gethostname()}:{os.getpid()}", python=PYTHON
@@ -26,5 +29,9 @@ def client_settings(config: Config, *, wired: bool = False, slot: str = "") -> C
     if not wired:
         return replace(settings, credit=0)  # messages pass by reference
     return replace(
-        settings, slot=slot, cloudpickle=cloudpickle_version(), max_payload=config.pool.max_payload
+        settings,
+        slot=slot,
+        operator=operator,
+        cloudpickle=cloudpickle_version(),
+        max_payload=config.pool.max_payload,
     )

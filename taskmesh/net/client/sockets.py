@@ -63,6 +63,10 @@ class GatewayLink:
         self._dialer = Dialer(loop, address, credentials, self, hellos=HELLOS, most_hellos=HELLOS, final=True)
         self._dialer.start()
 
+    @property
+    def refused_since(self) -> float:
+        return self._dialer.refused_since
+
     # --- the dialer's sockets -------------------------------------------------------------------------------
 
     def open_sockets(self, target: Target) -> Socket:

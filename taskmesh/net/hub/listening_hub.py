@@ -54,6 +54,11 @@ class PoolInHub(Protocol):
     name: str
     events: deque[object]
 
+    @property
+    def has_left(self) -> bool:
+        """True once it has drained."""
+        ...
+
     def start(
         self, loop: Loop, hub: deque[object], gateway: Callable[[], str], signer: PayloadSigner | None
     ) -> None:
@@ -61,6 +66,8 @@ class PoolInHub(Protocol):
         ...
 
     def families(self) -> list[Family]: ...
+
+    def drain(self) -> None: ...
 
     def close(self) -> None: ...
 

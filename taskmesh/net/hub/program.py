@@ -70,6 +70,9 @@ def run_hub(
                 reception.serve(answers_of(hub.machine, sockets, pool))
             ready(sockets.endpoints)
             stop.turn_until_asked()
+            if pool is not None and not parent:
+                pool.drain()
+                stop.turn_until(lambda: pool.has_left)
             if private:
                 hear_farewell(loop, hub.machine)
         finally:

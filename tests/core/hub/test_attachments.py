@@ -49,6 +49,20 @@ def run_all(rig: HubRig, session: int) -> None:
         rig.report(session, done=tuple(rig.held[session]))
 
 
+def test_status_counts_tasks_and_not_who_waits_for_them(rig):
+    session = rig.join()
+    (seq,) = rig.submit(OWNER)
+    attach(rig, seq)
+    attach(rig, seq, THIRD)
+    on_its_way = rig.hub.snapshot()
+    run_all(rig, session)
+    attach(rig, seq)
+    ended = rig.hub.snapshot()
+
+    assert (on_its_way["accepted"], on_its_way["finished"]) == (1, 0)
+    assert (ended["accepted"], ended["finished"], ended["ended"]["succeeded"]) == (1, 1, 1)
+
+
 def test_it_ends_as_the_other_task_does(rig):
     session = rig.join()
     good, bad = rig.submit(OWNER, 2)

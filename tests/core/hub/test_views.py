@@ -42,6 +42,20 @@ def test_status_counts(rig):
     assert status == rig.hub.snapshot()
 
 
+def test_commands_that_ask_are_no_clients_unless_they_have_tasks(rig):
+    rig.join(slots=1)
+    rig.tell(FromClient(9, m.ClientHello(9, 0, operator=True)))
+
+    def told() -> list[str]:
+        return [row["client"] for row in ask(rig, "status").value["clients"]]
+
+    assert told() == [f"{1:016x}"]
+    rig.client(8)
+    rig.tell(FromClient(8, m.ClientHello(8, 0, operator=True)))
+    rig.submit(8)
+    assert told() == [f"{1:016x}", f"{8:016x}"]
+
+
 def test_pools_show_what_they_are(rig):
     rig.join("gpu-1", slots=3, queues=["a", "b"], tags=["gpu"], host="node", pid=12)
 
