@@ -70,6 +70,15 @@ OnlyRegistered = Annotated[
     ),
 ]
 
+SlotUser = Annotated[
+    str | None,
+    typer.Option(
+        "--slot-user",
+        metavar="NAME",
+        help="As root: run tasks as this user, who cannot read this program's keys.",
+    ),
+]
+
 OPTIONS = {
     "address": Address,
     "concurrency": Concurrency,
@@ -79,6 +88,7 @@ OPTIONS = {
     "http": Http,
     "http_token_file": HttpTokenFile,
     "only_registered": OnlyRegistered,
+    "slot_user": SlotUser,
     "keys": Keys,
     "lanes": Lanes,
     "journal": Journal,
@@ -222,6 +232,7 @@ def spread(words: Sequence[str], option: str) -> list[str]:
         "http",
         "http_token_file",
         "only_registered",
+        "slot_user",
         "keys",
     ),
     lasting=True,

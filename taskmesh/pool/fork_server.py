@@ -22,7 +22,14 @@ from taskmesh.pool.channel import Inbound, pack, send_all
 from taskmesh.pool.slot import SlotBootstrap, run_slot
 from taskmesh.serialize.values import cloudpickle
 from taskmesh.system.cgroups import OomCounter
-from taskmesh.system.session import adopt_orphans, die_with_parent, end_orphans, end_session, open_process
+from taskmesh.system.session import (
+    adopt_orphans,
+    become_user,
+    die_with_parent,
+    end_orphans,
+    end_session,
+    open_process,
+)
 from taskmesh.system.wakeup import Wakeup
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -32,9 +39,11 @@ _PARENT_CHECK_MS: Final = 250
 """Milliseconds between looks at the parent's id, where there is no pidfd."""
 
 
-def main(control: int, parent: int, preload: Sequence[str] = (), only: Sequence[str] = ()) -> NoReturn:
+def main(
+    control: int, parent: int, preload: Sequence[str] = (), only: Sequence[str] = (), user: str = ""
+) -> NoReturn:
     """Serve the supervisor at the socket `control` while `parent` lives; the fresh interpreter runs this."""
-    bootstrap = ForkServer(control, parent).serve()
+    bootstrap = ForkServer(control, parent, user).serve()
     if bootstrap is not None:
         run_slot(bootstrap, preload, only)
     os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs a farewell
@@ -46,9 +55,11 @@ class ForkServer:
     Args:
         control: the socket to the supervisor.
         parent: the supervisor's process.
+        user: the name of the user as whom slots run; empty for this process's.
     """
 
-    def __init__(self, control: int, parent: int) -> None:
+    def __init__(self, control: int, parent: int, user: str = "") -> None:
+        self._user = user
         self._parent = parent
         self._parent_pidfd = open_process(parent)
         self._sock = socket.socket(fileno=control)
@@ -121,6 +132,8 @@ class ForkServer:
             pid = -1
         if pid == 0:
             os.setpgid(0, 0)
+            if self._user:
+                become_user(self._user)  # before the next line, which that would undo
             die_with_parent(server)
             self._leave_to_slot()
             return SlotBootstrap(order.slot, *fds)

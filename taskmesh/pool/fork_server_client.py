@@ -48,19 +48,25 @@ class ForkServerClient:
         name: the pool's, for people.
         preload: modules that every slot imports before it is ready.
         only: modules whose functions alone slots may run; empty for any.
+        user: the name of the user as whom slots run; empty for this process's.
 
     Raises:
         OSError: no process or no descriptor can be had.
     """
 
     def __init__(
-        self, sys_path: Sequence[str], name: str, preload: Sequence[str] = (), only: Sequence[str] = ()
+        self,
+        sys_path: Sequence[str],
+        name: str,
+        preload: Sequence[str] = (),
+        only: Sequence[str] = (),
+        user: str = "",
     ) -> None:
         self.up = False
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                arguments = (theirs.fileno(), os.getpid(), list(preload), list(only))
+                arguments = (theirs.fileno(), os.getpid(), list(preload), list(only), user)
                 code = (
                     "__import__('gc').disable(); "  # until all is loaded
                     f"__import__({_FORK_SERVER!r}, fromlist=['main']).main{arguments!r}"
@@ -113,13 +119,19 @@ class ForkServerSupervisor:
         name: the pool's, for people.
         preload: modules that every slot imports before it is ready.
         only: modules whose functions alone slots may run; empty for any.
+        user: the name of the user as whom slots run; empty for this process's.
     """
 
     def __init__(
-        self, sys_path: Sequence[str], name: str, preload: Sequence[str] = (), only: Sequence[str] = ()
+        self,
+        sys_path: Sequence[str],
+        name: str,
+        preload: Sequence[str] = (),
+        only: Sequence[str] = (),
+        user: str = "",
     ) -> None:
         self.sys_path = sys_path
-        self._arguments = (sys_path, name, preload, only)
+        self._arguments = (sys_path, name, preload, only, user)
         self._on_report: Callable[[Report, int | None], None] = lambda report, pidfd: None
         self._on_lost: Callable[[str], None] = lambda reason: None
         self._selector: CallbackSelector | None = None

@@ -55,6 +55,7 @@ class SlotSupervisor:
         name: the pool's, for people.
         preload: modules that every slot imports before it is ready.
         only: modules whose functions alone they may run; empty for any.
+        user: the name of the user as whom they run; empty for this process's.
         tee: pass what slots print on to this process's stdout and stderr.
         fork_server: one that has been started earlier, with this path and these modules.
 
@@ -71,12 +72,13 @@ class SlotSupervisor:
         name: str,
         preload: Sequence[str] = (),
         only: Sequence[str] = (),
+        user: str = "",
         tee: bool = True,
         fork_server: ForkServerSupervisor | None = None,
     ) -> None:
         self._on_event = on_event
         self._unwatch = unwatch
-        self._fork_server = fork_server or ForkServerSupervisor(list(sys.path), name, preload, only)
+        self._fork_server = fork_server or ForkServerSupervisor(list(sys.path), name, preload, only, user)
         try:
             self._selector = CallbackSelector()
         except OSError:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import signal
 from collections.abc import Collection, Iterator
 from typing import Final
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _ROUNDS: Final = 5
 
 # --- one process --------------------------------------------------------------------------------------------
@@ -55,6 +56,23 @@ def die_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def become_user(name: str) -> None:
+    """Make the calling process another user's, for good; root alone can do that.
+
+    Its memory has to be its own again (PR_SET_DUMPABLE), or it could not open what is in /proc/self.
+
+    Raises:
+        KeyError: there is no such user.
+        OSError: this process may not become that user.
+    """
+    user = pwd.getpwnam(name)
+    os.initgroups(name, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
+    _prctl(_PR_SET_DUMPABLE, 1)
+    os.environ.update({"HOME": user.pw_dir, "USER": name, "LOGNAME": name})
 
 
 def name_process(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
 import socket
 from collections.abc import Iterable
@@ -31,7 +32,11 @@ def pool_settings(
         slots: number of tasks that run at once.
         name: the pool's name; by default one of host, process and instance.
         wired: True if its hub is another process.
+
+    Raises:
+        ConfigError: its slots cannot run as another user.
     """
+    check_slot_user(config.pool.slot_user, wired=wired)
     host = socket.gethostname()
     instance = secrets.randbits(63)
     return PoolSettings(
@@ -59,6 +64,29 @@ def check_all_names(config: Config, name: str) -> None:
     """
     check_name(name)
     check_names((*config.pool.queues, *config.pool.tags))
+
+
+def check_slot_user(name: str, *, wired: bool = True) -> None:
+    """Refuse a user as whom this program cannot run slots.
+
+    Raises:
+        ConfigError: there is no such user, this program is not root's, or it is the hub as well.
+    """
+    if not name:
+        return
+    if not wired:
+        raise ConfigError(
+            "pool.slot_user is for `taskmesh worker`: slots beside their hub reach it as its own user"
+        )
+    if os.geteuid() != 0:
+        raise ConfigError(
+            "pool.slot_user: only root can run slots as another user. Tasks can read what this worker's user "
+            "can, the worker's keys too: start it as root, or leave the option out"
+        )
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"pool.slot_user: this machine has no user {name!r}") from None
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -100,8 +100,7 @@ def pool_with_slots(
     Raises:
         TaskMeshError: there are no descriptors to begin with.
     """
-    keys = config.mesh.keys if config is not None else ""
-    only = config.pool.only_registered if config is not None else ()
+    settings = config or Config()
 
     def take(event: SlotEvent) -> None:
         events.append(event)
@@ -116,15 +115,16 @@ def pool_with_slots(
             watch=loop.watch,
             unwatch=loop.unwatch,
             name=machine.config.pool,
-            preload=(*modules, *only),
-            only=only,
+            preload=(*modules, *settings.pool.only_registered),
+            only=settings.pool.only_registered,
+            user=settings.pool.slot_user,
             fork_server=fork_server,
         )
     loop.busy_wait = SlotWait(machine, host.fileno(), *urgent)
     loop.timers.append(host)
-    limited = LimitedMemory()
-    if limited:
+    if limited := LimitedMemory():
         loop.timers.append(PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory))
+    keys = settings.mesh.keys
     return PoolShell(machine, link, host, gateway, keys=keys, role=role, events=events, record=record)
 
 
