@@ -138,7 +138,7 @@ bench-spark: $(SPARK)  ## What a Spark step costs on a mesh, beside plain Spark
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin
-	.venv-pin/bin/python $(PIP) pip-tools
+	.venv-pin/bin/python $(PIP) --require-hashes -r constraints-pin.txt
 	.venv-pin/bin/python .ci/pin $(PIN_ARGS)
 
 clean:           ## Remove all that was made here, the environment too
