@@ -79,6 +79,11 @@ def is_signed(payload: Any) -> bool:
     return len(head) >= LENGTH and bytes(head[: len(MAGIC)]) in (MAGIC, KEYED)
 
 
+def unsigned(payload: Any) -> Any:
+    """A signed payload without its signature, which is not verified."""
+    return _beheaded(payload, bytes(_head(payload)[LENGTH:]))
+
+
 def with_key(key: bytes, payload: Any) -> Any:
     """A signed payload that states the key which is in the context of its signature."""
     head = b"".join((KEYED, _LENGTH.pack(len(key)), key, _head(payload)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Any
 
@@ -18,7 +18,16 @@ import msgspec
 from taskmesh.core.ids import SEQ_BITS, parse
 from taskmesh.core.specs import spec_bytes, spec_number
 from taskmesh.errors import BadSignature
-from taskmesh.framing.signing import NO_KEY, NO_SIGNATURE, Signer, is_signed, refuse, split_key, with_key
+from taskmesh.framing.signing import (
+    NO_KEY,
+    NO_SIGNATURE,
+    Signer,
+    is_signed,
+    refuse,
+    split_key,
+    unsigned,
+    with_key,
+)
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
@@ -53,6 +62,8 @@ SPECS_KEPT = 100_000
 """Specs whose digest is remembered."""
 KEYS_KEPT = 200_000
 """Tasks with a key, and attachments, that a client or pool may have under way with signed outcomes."""
+ID_BYTES = 16
+"""Bytes of a task's id: the context of an attachment."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
 Lookup = Callable[[Sequence[int]], list[tuple[int, Spec]]]
 
@@ -67,10 +78,15 @@ def _singly(run: DoneRun) -> list[DoneRun]:
     return [msgspec.structs.replace(run, seqs=[seq], payloads=[payload]) for seq, payload in pairs]
 
 
-def _signed_failure(signer: Signer, context: bytes, failure: Failed) -> Failed:
+def _with_pickle(changed: Callable[[Any], Any], failure: Failed) -> Failed:
+    """Return a failure whose pickled exception is signed or verified; without it if that has failed."""
     if not failure.pickled:
         return failure
-    return msgspec.structs.replace(failure, pickled=signer.sign(context, failure.pickled))
+    try:
+        pickled = changed(failure.pickled)
+    except BadSignature:
+        pickled = b""
+    return msgspec.structs.replace(failure, pickled=pickled)
 
 
 def _of_key(kind: bytes, digest: bytes, key: str) -> bytes:
@@ -132,7 +148,7 @@ class PayloadSigner:
     def _signed_value(self, signer: Signer, client: int, value: Value) -> Value:
         """Sign an outcome as its pool has signed it: the client had verified that, and has taken it off."""
         if value.failed is not None:
-            failed = _signed_failure(signer, _of_task(FAILED, client, value.seq), value.failed)
+            failed = _with_pickle(partial(signer.sign, _of_task(FAILED, client, value.seq)), value.failed)
             return msgspec.structs.replace(value, failed=failed)
         payload = signer.sign(_of_task(DONE, client, value.seq), value.payload)
         return msgspec.structs.replace(value, payload=payload)
@@ -143,7 +159,9 @@ class PayloadSigner:
         if signer is None:
             return message
         if message.failed is not None:
-            failed = _signed_failure(signer, _of_key(FAILED, PROMISED, message.key), message.failed)
+            failed = _with_pickle(
+                partial(signer.sign, _of_key(FAILED, PROMISED, message.key)), message.failed
+            )
             return msgspec.structs.replace(message, failed=failed)
         payload = signer.sign(_of_key(DONE, PROMISED, message.key), message.payload)
         return msgspec.structs.replace(message, payload=payload)
@@ -200,8 +218,7 @@ class PayloadSigner:
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             try:
                 is_bare = may_be_bare and not len(payload)  # it succeeded, and ignores its result
-                context = self._outcome(DONE, run.client, seq)
-                payloads.append(payload if is_bare else self._verified(context, payload))
+                payloads.append(payload if is_bare else self._opened(DONE, run.client, seq, payload))
                 seqs.append(seq)
             except BadSignature as error:
                 text = f"the result cannot be trusted: {error}"
@@ -212,17 +229,7 @@ class PayloadSigner:
     def _verified_failure(self, failure: Failed) -> Failed:
         if failure.type_name == BAD_SIGNATURE:
             return msgspec.structs.replace(failure, kind="signature", pickled=b"")
-        return self._with_trusted_pickle(self._outcome(FAILED, failure.client, failure.seq), failure)
-
-    def _with_trusted_pickle(self, context: bytes, failure: Failed) -> Failed:
-        """Return a failure whose pickled exception is verified, or is not there."""
-        if not failure.pickled:
-            return failure
-        try:
-            pickled = self._verified(context, failure.pickled)
-        except BadSignature:
-            pickled = b""
-        return msgspec.structs.replace(failure, pickled=pickled)
+        return _with_pickle(partial(self._opened, FAILED, failure.client, failure.seq), failure)
 
     def declaration(self, declaration: Declaration) -> Declaration:
         """Sign the call of a schedule: for its spec alone, since the hub makes the tasks and their numbers.
@@ -306,10 +313,10 @@ class PayloadSigner:
         key = value.key
         context = _of_key(kind, PROMISED, key) if key else _of_task(kind, client, value.seq)
         if value.failed is not None:
-            failed = self._with_trusted_pickle(context, value.failed)
+            failed = _with_pickle(partial(self._of_one, context), value.failed)
             return msgspec.structs.replace(value, failed=failed)
         try:
-            payload = self._verified(context, value.payload)
+            payload = self._of_one(context, value.payload)
         except BadSignature as error:
             failure = Failed(client, value.seq, value.attempt, "signature", text=str(error))
             return msgspec.structs.replace(value, payload=b"", failed=failure)
@@ -322,12 +329,12 @@ class PayloadSigner:
         done = []
         for run in message.done:
             payloads = [
-                signer.sign(self._outcome(DONE, run.client, seq), payload)
+                self._sealed(signer, DONE, run.client, seq, payload)
                 for seq, payload in zip(run.seqs, run.payloads, strict=True)
             ]
             done.append(msgspec.structs.replace(run, payloads=payloads))
         failed = [
-            _signed_failure(signer, self._outcome(FAILED, failure.client, failure.seq), failure)
+            _with_pickle(partial(self._sealed, signer, FAILED, failure.client, failure.seq), failure)
             for failure in message.failed
         ]
         return msgspec.structs.replace(message, done=done, failed=failed)
@@ -341,10 +348,26 @@ class PayloadSigner:
         while len(self._contexts) > KEYS_KEPT:
             self._contexts.popitem(last=False)
 
-    def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
-        """Return the context in which an outcome is signed: one task, or a key."""
+    def _sealed(self, signer: Signer, kind: bytes, client: int, seq: int, payload: Any) -> Any:
+        """Sign an outcome for its task, and inside that for its key, if it has one: others wait under it."""
+        if (context := self._contexts.get((client, seq))) is not None:
+            payload = signer.sign(kind + context, payload)
+        return signer.sign(_of_task(kind, client, seq), payload)
+
+    def _opened(self, kind: bytes, client: int, seq: int, payload: Any) -> Any:
+        """Return an outcome without its signatures: the one that says whose it is has to be right."""
         context = self._contexts.get((client, seq))
-        return _of_task(kind, client, seq) if context is None else kind + context
+        if context is None or len(context) == ID_BYTES:  # of an attachment: the other task's id
+            return self._of_one(_of_task(kind, client, seq) if context is None else kind + context, payload)
+        inner = unsigned(payload) if is_signed(payload) else payload
+        if not is_signed(inner):  # of a promise, which is signed for its key alone
+            inner = payload
+        return self._verified(kind + context, inner)
+
+    def _of_one(self, context: bytes, payload: Any) -> Any:
+        """Return an outcome that is signed for one task, perhaps for a key as well."""
+        plain = self._verified(context, payload)
+        return unsigned(plain) if is_signed(plain) else plain
 
     def _verified(self, context: bytes, payload: Any) -> Any:
         if self._signer is not None:

@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from taskmesh import Mesh
 from taskmesh.core.ids import task_id, text_of
@@ -161,14 +162,24 @@ def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Cluster, 
     journal, gate = str(tmp_path / "journal"), tmp_path / "gate"
 
     with keyed.mesh() as one, keyed.mesh(keyed.ring.peer("client", "bob")) as other:
-        first = one.with_options(key="k").submit(workload.hold, journal, "once", str(gate))
+        first = one.with_options(key="shared:k").submit(workload.hold, journal, "once", str(gate))
         one.flush(20)
-        second = other.with_options(key="k").submit(workload.hold, journal, "once", str(gate))
+        second = other.with_options(key="shared:k").submit(workload.hold, journal, "once", str(gate))
         other.flush(20)
         gate.touch()
 
         assert first.result(20) == second.result(20)
         assert words(tmp_path / "journal").count("once") == 1
+
+
+def test_an_outcome_with_a_key_is_its_task_s_as_well(keyed: Cluster):
+    """Those who know the task by its id do not know the key."""
+    with keyed.mesh() as mesh, keyed.mesh() as other:
+        first = mesh.with_options(key="a", keep=60).submit(workload.add, 1, 2)
+        bad = mesh.with_options(key="b", keep=60).submit(workload.add, 1, "2")
+
+        assert other.attach(first.task_id).result(20) == 3
+        assert type(other.attach(bad.task_id).exception(20)) is TypeError
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -194,7 +205,8 @@ def test_a_key_that_the_hub_changes_breaks_the_signature(large):
     results = pool.results(m.Results(1, 1, 1, [done], [], []))
     mine = seal.deliver(m.Deliver(1, 1, results.done, []))
     assert [run.payloads for run in mine.done] == [[b"result"]]
-    (refused,) = PayloadSigner([b"k" * 32]).deliver(m.Deliver(1, 1, results.done, [])).failed
+    others = [replace(run, seqs=[8]) for run in results.done]
+    (refused,) = PayloadSigner([b"k" * 32]).deliver(m.Deliver(1, 1, others, [])).failed
     assert (refused.kind, refused.attempt) == ("signature", 1)
 
 
@@ -250,6 +262,7 @@ def test_a_dead_letter_is_signed_anew_by_the_client_whose_call_it_was(keyed: Clu
     assert (missing[0], "mesh.secret" in missing[1]["error"]) == (1, True)
     assert (replayed[0], replayed[1]["letter"]) == (0, failing.task_id)
     with keyed.mesh() as mesh:
+        assert mesh.attach(replayed[1]["task_id"]).result(END_S) == 1
         after = mesh.with_options(after=replayed[1]["task_id"]).submit(workload.add, 1, 2)
         assert after.result(END_S) == 3, "the replay has succeeded"
         key = f"dead letter {failing.task_id}"
