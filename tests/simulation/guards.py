@@ -19,6 +19,7 @@ from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.journal import Journal
+from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import Limits, Window
@@ -528,6 +529,16 @@ def numbers_of_specs(patch: Patch) -> None:
     patch.setattr(submission, "spec_number", lambda spec: ANY)
 
 
+def outcomes_wait_for_the_journal(patch: Patch) -> None:
+    """An outcome leaves the hub though the journal does not have it yet."""
+    patch.setattr(JournalEntries, "pending", lambda self, number: 0)
+
+
+def outcomes_of_several(patch: Patch) -> None:
+    """An outcome that others wait for than the client of its task is not written."""
+    patch.setattr(Collector, "_write_down", lambda self, record, outcome, waiting: 0)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -587,4 +598,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     owners_of_pools,
     owners_of_names,
     numbers_of_specs,
+    outcomes_wait_for_the_journal,
+    outcomes_of_several,
 )

@@ -7,10 +7,12 @@ import pytest
 
 from taskmesh.client.sink import Sink
 from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.sinks import Consumer, SinkQueue, Sinks
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import TaskRecord
+from taskmesh.wire.messages import SinkReport, SinkTold
 from taskmesh.wire.runs import DoneRun
 
 Patch = pytest.MonkeyPatch
@@ -79,6 +81,17 @@ def room_for_values(patch: Patch) -> None:
     patch.setattr(SinkValues, "go_on", forget)
 
 
+def written_acknowledgements(patch: Patch) -> None:
+    """A consumer hears that its acknowledgement is taken in before the journal has it."""
+    told = Sinks.told
+
+    def at_once(self: Sinks, report: SinkReport, consumer: Consumer | None, after: int) -> SinkTold:
+        return told(self, report, consumer, 0)
+
+    patch.setattr(Sinks, "told", at_once)
+    patch.setattr(Journal, "ended", lambda self, client, outcome: 0)
+
+
 SINK_GUARDS: tuple[Callable[[Patch], None], ...] = (
     taken_back,
     told_when_acknowledged,
@@ -86,4 +99,5 @@ SINK_GUARDS: tuple[Callable[[Patch], None], ...] = (
     ends_in_sinks,
     order_of_values,
     room_for_values,
+    written_acknowledgements,
 )
