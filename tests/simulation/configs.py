@@ -48,7 +48,7 @@ def hub_config(chance: random.Random) -> HubSettings:
         client_silence=6.0,
         # A client that is gone for good takes no results: they are dropped then, and its tasks go on
         result_ttl=12.0 if full else 600.0,
-        client_max_bytes=40_000 if full else 1 << 30,
+        client_max_bytes=100_000 if full else 1 << 30,
         client_max_tasks=40 if tight else 100_000,
         max_tasks=70 if tight else 100_000,
         spec_bytes=6000 if chance.random() < 0.2 else 1 << 20,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from unittest.mock import ANY
 
 import pytest
-from msgspec.structs import replace
 
 from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.client.machine import ClientMachine
@@ -14,12 +13,9 @@ from taskmesh.core.hub import ledger, pools, result_cache, state, submission
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
-from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import Dependencies
-from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.journal_entries import JournalEntries
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import Limits, Window
@@ -28,7 +24,6 @@ from taskmesh.core.hub.pools import DesiredStates, PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.states import Cause, Links, TaskRecord
-from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
@@ -37,7 +32,6 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.membership import Membership
 from taskmesh.core.pool.slots import Slot
 from taskmesh.wire import messages as m
-from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Value
 from tests.simulation import pool_host
 from tests.simulation.client_host import Table
@@ -474,40 +468,6 @@ def windows(patch: Patch) -> None:
     patch.setattr(Window, "add", lambda self, when, count=1: None)
 
 
-def accepted_when_written(patch: Patch) -> None:
-    """Tasks are accepted before the journal has them."""
-    patch.setattr(ClientSession, "accepted", property(lambda self: self.submitted))
-
-
-def edges_written(patch: Patch) -> None:
-    """The next hub reads tasks, and not what they depend on."""
-    restore = Submissions.restore
-
-    def forget(self: Submissions, chunk: JournalChunk, now: float) -> None:
-        runs = [replace(run, needs=[], after=[]) for run in chunk.runs]
-        restore(self, replace(chunk, runs=runs), now)
-
-    patch.setattr(Submissions, "restore", forget)
-
-
-def outcomes_written(patch: Patch) -> None:
-    """It does not look at the outcomes that wait for clients which are away."""
-    patch.setattr(Journal, "restore_outcomes", lambda self, client, outcomes: [])
-
-
-def ends_written(patch: Patch) -> None:
-    """It does not look at which tasks are over."""
-    restore = Journal.restore
-    patch.setattr(
-        Journal, "restore", lambda self, number, entry, ends, specs: restore(self, number, entry, None, specs)
-    )
-
-
-def written_again(patch: Patch) -> None:
-    """A journal that was emptied under its hub stays as it is."""
-    patch.setattr(Journal, "rewrite", lambda self: setattr(self, "is_whole", True))
-
-
 def owners_of_sessions(patch: Patch) -> None:
     """A client session is anybody's who knows its id."""
     patch.setattr(Owners, "is_another_s", lambda self, client, user: False)
@@ -527,16 +487,6 @@ def owners_of_names(patch: Patch) -> None:
 def numbers_of_specs(patch: Patch) -> None:
     """A spec is taken under any number."""
     patch.setattr(submission, "spec_number", lambda spec: ANY)
-
-
-def outcomes_wait_for_the_journal(patch: Patch) -> None:
-    """An outcome leaves the hub though the journal does not have it yet."""
-    patch.setattr(JournalEntries, "pending", lambda self, number: 0)
-
-
-def outcomes_of_several(patch: Patch) -> None:
-    """An outcome that others wait for than the client of its task is not written."""
-    patch.setattr(Collector, "_write_down", lambda self, record, outcome, waiting: 0)
 
 
 GUARDS: tuple[Callable[[Patch], None], ...] = (
@@ -589,15 +539,8 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     attachments_joined,
     permits,
     windows,
-    accepted_when_written,
-    edges_written,
-    outcomes_written,
-    ends_written,
-    written_again,
     owners_of_sessions,
     owners_of_pools,
     owners_of_names,
     numbers_of_specs,
-    outcomes_wait_for_the_journal,
-    outcomes_of_several,
 )

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.simulation.guards import GUARDS
+from tests.simulation.journal_guards import JOURNAL_GUARDS
 from tests.simulation.simulation import SimulationFailure, World
 from tests.simulation.sink_guards import SINK_GUARDS
 
@@ -15,7 +16,9 @@ SEEDS = 400
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("take_out", [*GUARDS, *SINK_GUARDS], ids=lambda guard: guard.__name__)
+@pytest.mark.parametrize(
+    "take_out", [*GUARDS, *JOURNAL_GUARDS, *SINK_GUARDS], ids=lambda guard: guard.__name__
+)
 def test_without_a_guard_some_seed_fails(take_out, monkeypatch):
     take_out(monkeypatch)
     began = time.process_time()

@@ -87,6 +87,7 @@ def test_the_ready_line_tells_pool_slots_and_hub(programs: Programs):
     found = worker.ready()
 
     assert found == {
+        "time": found["time"],
         "event": "ready",
         "pool": "mine",
         "slots": 2,

@@ -1,0 +1,70 @@
+"""The guards that the promises of a journal rest on, each with a way to take it out."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.journal import Journal
+from taskmesh.core.hub.journal_entries import JournalEntries
+from taskmesh.core.hub.submission import Submissions
+from taskmesh.wire.journal import JournalChunk
+
+Patch = pytest.MonkeyPatch
+
+
+def accepted_when_written(patch: Patch) -> None:
+    """Tasks are accepted before the journal has them."""
+    patch.setattr(ClientSession, "accepted", property(lambda self: self.submitted))
+
+
+def edges_written(patch: Patch) -> None:
+    """The next hub reads tasks, and not what they depend on."""
+    restore = Submissions.restore
+
+    def forget(self: Submissions, chunk: JournalChunk, now: float) -> None:
+        runs = [replace(run, needs=[], after=[]) for run in chunk.runs]
+        restore(self, replace(chunk, runs=runs), now)
+
+    patch.setattr(Submissions, "restore", forget)
+
+
+def outcomes_written(patch: Patch) -> None:
+    """It does not look at the outcomes that wait for clients which are away."""
+    patch.setattr(Journal, "restore_outcomes", lambda self, client, outcomes: [])
+
+
+def ends_written(patch: Patch) -> None:
+    """It does not look at which tasks are over."""
+    restore = Journal.restore
+    patch.setattr(
+        Journal, "restore", lambda self, number, entry, ends, specs: restore(self, number, entry, None, specs)
+    )
+
+
+def written_again(patch: Patch) -> None:
+    """A journal that was emptied under its hub stays as it is."""
+    patch.setattr(Journal, "rewrite", lambda self: setattr(self, "is_whole", True))
+
+
+def outcomes_wait_for_the_journal(patch: Patch) -> None:
+    """An outcome leaves the hub though the journal does not have it yet."""
+    patch.setattr(JournalEntries, "pending", lambda self, number: 0)
+
+
+def outcomes_of_several(patch: Patch) -> None:
+    """An outcome that others wait for than the client of its task is not written."""
+    patch.setattr(Collector, "_write_down", lambda self, record, outcome, waiting: 0)
+
+
+JOURNAL_GUARDS: tuple[Callable[[Patch], None], ...] = (
+    accepted_when_written,
+    edges_written,
+    outcomes_written,
+    ends_written,
+    written_again,
+    outcomes_wait_for_the_journal,
+    outcomes_of_several,
+)
