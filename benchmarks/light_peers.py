@@ -34,6 +34,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.pool.membership import Membership
 from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.core.specs import spec_number
 from taskmesh.framing.frames import encode, to_client, to_pool
 from taskmesh.net import socket_profiles as profiles
 from taskmesh.net.endpoints import Endpoints
@@ -44,6 +45,8 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
 
 PAYLOAD = 200
+LIGHT = Spec(b"", "light")
+LIGHT_NUMBER = spec_number(LIGHT)
 RUN = 1_000
 """Tasks of a Submit."""
 WINDOW = 16
@@ -129,9 +132,9 @@ class LightClient:
         """Submit a run of tasks, and wait for their outcomes."""
         payloads = [random.randbytes(PAYLOAD) for _ in range(count)]
         seqs = list(itertools.islice(self._seqs, count))
-        specs = [(1, Spec(b"", "light"))] if seqs[0] == 1 else []
+        specs = [(LIGHT_NUMBER, LIGHT)] if seqs[0] == 1 else []
         self._table.left += count
-        self._tell(ev.Queued(specs, [Run(1, 0, seqs, payloads)]), now)
+        self._tell(ev.Queued(specs, [Run(LIGHT_NUMBER, 0, seqs, payloads)]), now)
 
     @property
     def under_way(self) -> int:

@@ -130,11 +130,11 @@ class Program(msgspec.Struct, array_like=True):
     """PROGRAM: what the next tasks find as it is in the pool's process, which is an embedded mesh's program.
 
     Attributes:
-        path: its sys.path, to which it may have added since the slot began.
+        path: its sys.path, to which it may have added since the slot began; a name may be no valid text.
         authkey: that of its multiprocessing, by which proxies of a Manager connect; empty if it has none.
     """
 
-    path: list[str]
+    path: list[bytes]
     authkey: bytes = b""
 
 

@@ -172,7 +172,8 @@ def _serve(link: SlotLink, runner: TaskRunner, spin_wait: SpinWait) -> None:
 
 def _follow(program: messages.Program) -> None:
     """Find modules where the program does now, and beyond that where tasks have added to the path."""
-    sys.path[:] = [*program.path, *(entry for entry in sys.path if entry not in program.path)]
+    path = [*map(os.fsdecode, program.path)]
+    sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     if program.authkey:
         processes = importlib.import_module("multiprocessing.process")
         processes.current_process().authkey = program.authkey

@@ -80,7 +80,7 @@ class SlotHandle:
     """
 
     def __init__(self, slot: int, token: int, path: Sequence[str] = ()) -> None:
-        self._program = messages.Program(list(path))
+        self._program = list(path), b""
         self.slot = slot
         self.token = token
         self.pid = 0
@@ -157,7 +157,8 @@ class SlotHandle:
             program = _program()
             if program != self._program:
                 self._program = program
-                self._send(pack(messages.PROGRAM, _ENCODE(program)))
+                told = messages.Program([*map(os.fsencode, program[0])], program[1])
+                self._send(pack(messages.PROGRAM, _ENCODE(told)))
             self._send(pack(messages.TASKS, body, len(fds)), fds, queued)
         return False
 
@@ -343,10 +344,11 @@ class SlotHandle:
             self.pidfd = None
 
 
-def _program() -> messages.Program:
+def _program() -> tuple[list[str], bytes]:
+    """Return the program's sys.path, and the key of its multiprocessing."""
     processes = sys.modules.get("multiprocessing.process")
     authkey = b"" if processes is None else bytes(processes.current_process().authkey)
-    return messages.Program([entry for entry in sys.path if isinstance(entry, str)], authkey)
+    return [entry for entry in sys.path if isinstance(entry, str)], authkey
 
 
 def _without_too_large(message: SlotTasks) -> SlotTasks:

@@ -52,18 +52,15 @@ class Monitor:
     It belongs to the thread that has its socket. Nothing is reported over inproc: there are no connections.
     """
 
-    def __init__(
-        self, context: Context, watched: zmq.Socket[bytes], role: Role, kinds: int = EventKind.ALL
-    ) -> None:
+    def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role) -> None:
         self._context = context
         self._watched = watched
         self._role = role
         address = f"inproc://taskmesh-monitor-{next(MONITOR_NUMBERS)}"
         self._raw = context.new_raw_socket(zmq.PAIR)
         self._raw.set(zmq.LINGER, 0)
-        self._raw.set(zmq.RCVHWM, 0)  # libzmq's I/O thread would wait while it is full, with a lock held
         try:
-            watched.monitor(address, kinds)
+            watched.monitor(address, EventKind.ALL)
             self._raw.connect(address)
         except zmq.ZMQError as error:
             self.close()

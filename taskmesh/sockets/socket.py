@@ -220,13 +220,10 @@ class Socket:
                 self._inproc.remove((endpoint, bound))
                 self._context.inproc.leave(endpoint, self.wire_role, bound=bound)
 
-    def monitor(self, kinds: int = zmq.Event.ALL) -> Monitor:
+    def monitor(self) -> Monitor:
         """Opens the stream of connection events of this socket; open it before bind() and connect().
 
         Close it before the socket, if other threads use that.
-
-        Args:
-            kinds: the kinds of events that are told.
 
         Raises:
             SocketError: a monitor of this socket is open already.
@@ -235,7 +232,7 @@ class Socket:
         with self._exclusively():
             if self._monitor is not None and not self._monitor.closed:
                 raise SocketError("the socket has a monitor; close that one first")
-            self._monitor = Monitor(self._context, self._raw, self.wire_role, kinds)
+            self._monitor = Monitor(self._context, self._raw, self.wire_role)
             return self._monitor
 
     def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:

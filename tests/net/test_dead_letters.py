@@ -70,7 +70,7 @@ def test_for_people_and_for_nobody(cluster, programs):
     assert "Refusal: because" in shown
     assert "workload.refuse" in programs.run("dead", "list", *at).stdout
     assert "no dead letters" in programs.run("dead", "list", "--task", "other", *at).stderr
-    unknown = programs.run("dead", "show", "x", *at)
+    unknown = programs.run("dead", "show", "0" * 32, *at)
     assert (unknown.returncode, "taskmesh dead list" in unknown.stderr) == (1, True)
     nothing = programs.run("dead", "purge", *at)
     assert (nothing.returncode, "--all" in nothing.stderr) == (2, True)

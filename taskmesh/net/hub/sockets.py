@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import zmq
 
@@ -30,8 +29,6 @@ from taskmesh.security.peer_errors import PeerErrors
 from taskmesh.security.zap import COLLECTOR, CONTROL, DOMAINS, GATEWAY, ZapHandler
 from taskmesh.sockets import (
     Context,
-    EventKind,
-    Monitor,
     Part,
     PeerUnreachable,
     Pull,
@@ -44,8 +41,6 @@ from taskmesh.sockets import (
 from taskmesh.system.loop import Loop, Timed
 from taskmesh.wire import messages as m
 
-NO_KEY = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
-"""libzmq's code of a handshake in which a peer speaks without CURVE."""
 SWEEP = 0.1
 """Seconds between two checks of the lanes' links."""
 SWEEP_EACH = 0.001
@@ -118,7 +113,6 @@ class HubSockets:
         self.peer_errors = peer_errors or PeerErrors(record)
         self.is_taken: Callable[[int], bool] = lambda client: False
         self.is_another_s: Callable[[int, str], bool] = lambda client, user: False
-        self._monitors: list[Monitor] = []
         self._sweep_at = 0.0
         self._zap_handler = zap_handler
         self._rights: Authorization | None = None
@@ -133,15 +127,6 @@ class HubSockets:
         self.control = XPub(context, self._keyed(profiles.CONTROL, CONTROL))
         self.endpoints = Endpoints("", "", "")
         self.listeners = Listeners()
-        if zap_handler is not None:
-            for name, socket in (
-                (GATEWAY, self.gateway),
-                (COLLECTOR, self.collector),
-                (CONTROL, self.control),
-            ):
-                monitor = socket.monitor(EventKind.HANDSHAKE_FAILED_PROTOCOL)
-                loop.watch(monitor.raw, partial(self._on_failed_handshakes, name, monitor))
-                self._monitors.append(monitor)
 
     @property
     def timers(self) -> list[Timed]:
@@ -384,12 +369,6 @@ class HubSockets:
             raise NotAllowed("the session of the pool in the hub's own process")
         return passed
 
-    def _on_failed_handshakes(self, name: str, monitor: Monitor) -> None:
-        """Count peers that show no key: libzmq turns them away before the ZAP handler is asked."""
-        keyless = [event for event in monitor.recv_many() if event.value == NO_KEY]
-        if keyless:
-            self.peer_errors.add("keys.missing", {"at": name, "error": "a peer uses no keys"}, len(keyless))
-
     def _refuse(self, who: str, error: RemoteProtocolError) -> None:
         self.peer_errors.add("message.refused", {"from": who, "error": str(error)})
 
@@ -479,9 +458,6 @@ class HubSockets:
     def close(self) -> None:
         for session in list(self._lanes):
             self.close_lane(session)
-        for monitor in self._monitors:
-            self._loop.unwatch(monitor.raw)
-            monitor.close()
         for socket in (self.gateway, self.collector, self.control):
             self._loop.unwatch(socket.raw)
             socket.close()

@@ -59,14 +59,14 @@ def test_A17_a_kept_result_that_was_changed_is_refused_by_the_client(keyed, jour
         lies = {
             "changed": payload[:-3] + b"X" + payload[-2:],
             "another task's": by_key["l"].done.payloads[0],
-            "unsigned": payload[36:],
+            "unsigned": payload[72:],  # without the signature for its task, and the one for its key
         }
         by_key["k"].done.payloads[:] = [lies[how]]
         return {key: encode(entry) for key, entry in kept.items()}
 
     rewrite(journal, lie)
     keyed.start_hub()
-    with keyed.mesh(keyed.keys("client", "bob")) as mesh:
+    with keyed.mesh() as mesh:
         error = mesh.with_options(key="k", keep=600).submit(workload.noted, (log, "k")).exception(END_S)
         assert mesh.with_options(key="l", keep=600).submit(workload.noted, (log, "l")).result(END_S) == "l"
     assert isinstance(error, BadSignature)
