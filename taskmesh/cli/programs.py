@@ -98,6 +98,10 @@ OPTIONS = {
 """Options of programs that are settings, by the setting's name."""
 
 
+OF_POOLS = ("concurrency", "queues", "tags", "grace", "http", "http_token_file")
+"""The options of every program that has slots."""
+
+
 def config_of(*names: str) -> Callable[..., Config]:
     """Return a function of the options with these names, and of --config, that returns all settings."""
 
@@ -113,19 +117,7 @@ def config_of(*names: str) -> Callable[..., Config]:
 
 
 @command(
-    config_of(
-        "concurrency",
-        "queues",
-        "tags",
-        "grace",
-        "http",
-        "http_token_file",
-        "keys",
-        "lanes",
-        "journal",
-        "journal_file",
-        "strict",
-    ),
+    config_of(*OF_POOLS, "keys", "lanes", "journal", "journal_file", "strict"),
     lasting=True,
 )
 def up(
@@ -223,18 +215,7 @@ def spread(words: Sequence[str], option: str) -> list[str]:
 
 
 @command(
-    config_of(
-        "address",
-        "concurrency",
-        "queues",
-        "tags",
-        "grace",
-        "http",
-        "http_token_file",
-        "only_registered",
-        "slot_user",
-        "keys",
-    ),
+    config_of("address", *OF_POOLS, "only_registered", "slot_user", "keys"),
     lasting=True,
 )
 def worker(

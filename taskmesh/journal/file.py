@@ -67,7 +67,7 @@ _STATE: Final = "SELECT epoch, owner, number FROM state WHERE id = 0"
 _MOST: Final = 1 << 62
 """Above any epoch and number."""
 _MAGIC, _HEADER, _PAGES = b"SQLite format 3\0", 100, slice(28, 32)
-"""How an SQLite file begins, the bytes of its header, and where that has the number of pages."""
+"""The first bytes of an SQLite file, the size of its header, and the place of the number of pages in that."""
 _MOVED: Final = "was removed or replaced while a hub wrote to it"
 _SPOILT: Final = "it was cut off or overwritten while a hub wrote to it"
 

@@ -27,7 +27,7 @@ PROTO: Final = 0x80
 """The first byte of every pickle (of protocol 2 and above)."""
 
 ENCODED: Final = b"\xc1"
-"""What stands before bytes that their maker has encoded; MessagePack has no such byte."""
+"""The byte before a payload that its maker has encoded; MessagePack never uses it."""
 
 BEYOND: Final = (OverflowError, UnicodeError)
 """What `encode_scalars` raises for those that MessagePack cannot say: large integers, lone surrogates."""
