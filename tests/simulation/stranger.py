@@ -67,7 +67,9 @@ class Stranger:
     def speak(self) -> None:
         """Say something about a task of somebody's, and about what has its names."""
         plans = list(self._setting.workload.plans.values())
-        if not (self._hub.up and plans):
+        if (
+            not (self._hub.up and plans) or self._hub.paused
+        ):  # one that stands still hears it when all has changed
             return
         self._say(m.ClientHello(STRANGER, self._hub.epoch))
         speak = self._chance.choice((self._take_over, self._name, self._submit, self._join))

@@ -69,8 +69,9 @@ class SetAside:
         own: set[int] = set()
         left_out: set[int] = set()
         over = self._ledger.account(chunk.client).finished
-        for seq, upstream in edges_of(run):
-            if seq in over or all(other in own or self._is_known(chunk.client, other) for other in upstream):
+        for seq, needs, after in edges_of(run):
+            upstream = ((other, other in needs) for other in needs | after if other not in own)
+            if seq in over or all(self._is_known(chunk.client, *other) for other in upstream):
                 own.add(seq)
             else:
                 left_out.add(seq)
@@ -80,9 +81,9 @@ class SetAside:
                 self.tasks[chunk.client << SEQ_BITS | seq] = Absent(chunk, alone, spec)
         return without(run, left_out) if left_out else run
 
-    def _is_known(self, client: int, seq: int) -> bool:
+    def _is_known(self, client: int, seq: int, needed: bool) -> bool:
         task = client << SEQ_BITS | seq
-        return task in self._ledger.tasks or task in self._dependencies.values
+        return task in self._ledger.tasks or self._dependencies.has(task, needed=needed)
 
     def came(self, client: int, seqs: Iterable[int] | None) -> list[int]:
         """Forget tasks of a client that it has brought, or given up; return those that were set aside.
@@ -108,9 +109,9 @@ class SetAside:
             client = one.chunk.client
             unknown = [
                 Value(seq, failed=replace(UNKNOWN_TASK, client=client, seq=seq))
-                for _, upstream in edges_of(one.run)
-                for seq in sorted(upstream)
-                if not self._is_known(client, seq)
+                for _, needs, after in edges_of(one.run)
+                for seq in sorted(needs | after)
+                if not self._is_known(client, seq, seq in needs)
             ]
             self._dependencies.bring(client, unknown)
             yield one

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -31,7 +30,7 @@ from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain, text_of
 from taskmesh.core.link import size_of
-from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held, Value
+from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held
 
 MAX_HISTORY = 20
 ANYBODY, NOBODY = -1, -2
@@ -103,7 +102,7 @@ class Collector:
             return False
         self.release(record)
         self._ledger.move(record, Cause.SUCCEED)
-        self._succeeded(record, run.payloads[index], run.attempt - run.returns)
+        self._hub.dependencies.succeeded(record, run.payloads[index], run.attempt - run.returns)
         record.spec.measured(1, run.elapsed / len(run.seqs))
         self._ledger.drop(record)
         return True
@@ -126,7 +125,7 @@ class Collector:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
         kept = self.keep(record, part)
-        self._succeeded(record, part.payloads[0], part.attempt - part.returns)
+        self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
         waiting = self._ledger.drop(record)
         after = kept or self._write_down(record, part, waiting)
         for waiter in waiting:
@@ -138,19 +137,13 @@ class Collector:
             value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
             self._hub.dependencies.bring(record.id >> SEQ_BITS, [value])
 
-    def _succeeded(self, record: TaskRecord, payload: Any, attempt: int) -> None:
-        """Hand a result on to those that depend on it; the journal has it if the client does not get it."""
-        journal, entry = self._hub.journal, record.spec
-        if entry.ignores_result and journal is not None:
-            client, seq = record.id >> SEQ_BITS, record.id & SEQ_MASK
-            journal.hold(client, Value(seq, payload, entry.spec.name, attempt))
-        self._hub.dependencies.succeeded(record, payload, attempt)
-
     def _pass_on(self, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
         """Pass successes on to their client, or to the sink of their tasks; return their bytes."""
         if entry is None or not (entry.spec.sink or entry.ignores_result):
             return self._give(run, after)
         if entry.ignores_result:
+            if self._hub.journal is not None:
+                self._hub.journal.hold(run, entry)  # the client cannot bring it
             return self._give(bare(run), after)
         self._hub.sinks.put(self._hub.owned(run.client, entry.spec.sink), entry.spec.name, run)
         return size_of(run)

@@ -126,11 +126,16 @@ class Dependencies:
                 own.update(seq for seq in run.seqs if seq not in finished)
             else:
                 own.update(run.seqs)
-            asked = {seq for edges in (*run.needs, *run.after) for seq in edges}
-            for seq in asked - own:
-                if base | seq not in tasks and base | seq not in self.values:
+            needed = {seq for edges in run.needs for seq in edges}
+            for seq in needed.union(*run.after) - own:
+                if base | seq not in tasks and not self.has(base | seq, needed=seq in needed):
                     unknown.add(seq)
         return sorted(unknown)
+
+    def has(self, task: int, *, needed: bool) -> bool:
+        """Return True if the outcome of a task is held: with its result, if that is needed."""
+        held = self.values.get(task)
+        return held is not None and not (needed and held.value.is_bare)
 
     def reopen(self, client: int, runs: Iterable[Run]) -> None:
         """Tasks whose ignored results are needed once more are new here, unless the results are held."""
@@ -139,7 +144,7 @@ class Dependencies:
             if run.rerun:
                 account = self._ledger.account(client)
                 ended = {seq for seq in run.seqs if base | seq not in tasks}
-                held = {seq for seq in ended if base | seq in self.values}
+                held = {seq for seq in ended if self.has(base | seq, needed=True)}
                 account.reopen(ended - held)
                 account.finished.add_all(sorted(held))
 
@@ -204,7 +209,8 @@ class Dependencies:
                 else:
                     dependents[task] = [record]
                 links.waits += 1
-            elif (held := self.values.get(task)) is not None:
+            elif self.has(task, needed=seq in links.needs):
+                held = self.values[task]
                 held.holders += seq in needs
                 if held.value.failed is not None:
                     ends.append((task, held.value.failed))

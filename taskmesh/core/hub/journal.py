@@ -60,7 +60,8 @@ class ChunkBook:
         self.seqs: Sequence[int] = whole if follow else seqs
         self._members: range | frozenset[int] = whole if follow else frozenset(seqs)
         self.specs = {run.spec for run in runs}
-        self.edges = {seq: edges for run in runs if run.needs or run.after for seq, edges in edges_of(run)}
+        edged = (run for run in runs if run.needs or run.after)
+        self.edges = {seq: needs | after for run in edged for seq, needs, after in edges_of(run)}
         self.over: set[int] = set()
 
     def __contains__(self, seq: int) -> bool:
@@ -196,13 +197,14 @@ class Journal(JournalEntries):
         """Write down those of a client's outcomes that tasks which are not over depend on."""
         book = self._clients.get(client, ClientBook())
         for value in values:
-            if value.seq in book.needed and value.seq not in book.values:
+            known = book.values.get(value.seq)
+            if value.seq in book.needed and (known is None or (known.is_bare and not value.is_bare)):
                 self._keep(client, book, value)
 
     def values_for(self, client: int, run: Run) -> list[Value]:
         """Return the outcomes that are written of the tasks which those of a run depend on."""
         values = self._clients.get(client, ClientBook()).values
-        upstream = {seq for _, edges in edges_of(run) for seq in edges}
+        upstream = {seq for _, needs, after in edges_of(run) for seq in needs | after}
         return [values[seq] for seq in sorted(upstream & values.keys())]
 
     def restore(
@@ -277,23 +279,22 @@ class Journal(JournalEntries):
         if book is None:
             return
         for run in done:
-            entry = specs.get(run.spec)
-            for index, seq in enumerate(run.seqs) if book.needed else ():
-                if seq in book.needed and len(run.payloads[index]):
-                    name = "" if entry is None else entry.spec.name
-                    value = Value(seq, run.payloads[index], name, run.attempt - run.returns)
-                    self._keep(client, book, value)
+            self.hold(run, specs.get(run.spec))
             self.over(client, run.seqs)
         for failure in failed:
             if failure.seq in book.needed:
                 self._keep(client, book, Value(failure.seq, attempt=failure.attempt, failed=failure))
             self.over(client, [failure.seq])
 
-    def hold(self, client: int, value: Value) -> None:
-        """Write down a result that its client is not sent, if tasks depend on it."""
-        book = self._clients.get(client)
-        if book is not None and value.seq in book.needed:
-            self._keep(client, book, value)
+    def hold(self, run: DoneRun, entry: SpecEntry | None) -> None:
+        """Write down those results that tasks depend on, also if these are yet to be entered."""
+        book = self._clients.get(run.client)
+        if book is None or not book.needed:
+            return
+        name = "" if entry is None else entry.spec.name
+        for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            if seq in book.needed and len(payload):
+                self._keep(run.client, book, Value(seq, payload, name, run.attempt - run.returns))
 
     def ended(self, client: int, outcome: DoneRun | Failed) -> int:
         """Write down how tasks have ended that are not over: they need not run again.
@@ -394,11 +395,11 @@ def is_durable(spec: Spec) -> bool:
     return spec.kind in DURABLE_KINDS and may_run_again and spec.on_client_loss != "cancel"
 
 
-def edges_of(run: Run) -> Iterator[tuple[int, frozenset[int]]]:
-    """Yield the tasks of a run, each with those that it depends on."""
+def edges_of(run: Run) -> Iterator[tuple[int, frozenset[int], frozenset[int]]]:
+    """Yield the tasks of a run, each with those whose results it is handed and those that it comes after."""
     none: list[list[int]] = [[]] * len(run.seqs)
     for seq, needs, after in zip(run.seqs, run.needs or none, run.after or none, strict=True):
-        yield seq, frozenset((*needs, *after))
+        yield seq, frozenset(needs), frozenset(after)
 
 
 def _task_key(kind: str, client: int, seq: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, CHUNK, DoneRun, Run, Spec, Value
+from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, CHUNK, DONE, DoneRun, Run, Spec, Value
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 SILENT = spec("silent", ignore_result=True)
@@ -231,6 +231,50 @@ class TestJournal:
             after.beat(session)
         after.report(session, done=tuple(after.held[session]))
         assert after.values_of(7)[1][first].payload == b"r"
+
+    @pytest.mark.parametrize("end_is_written", [True, False])
+    def test_a_task_that_is_entered_after_it_has_run_again_gets_the_result(self, end_is_written: bool):
+        """One waits with the journal for its client, who alone knows of the other that it comes after."""
+        rig = self.hub()
+        rig.client()
+        [first] = rig.submit(one=SILENT)
+        rig.write()
+        rig.report(rig.join(slots=1), done=((1, first, 1),))
+        acknowledge(rig)
+        [lost] = rig.submit(one=spec("lost", durable=False))
+        if end_is_written:  # for one that needs no more
+            rig.depend(after=(first, lost), seq=6, values=(Value(first),))
+        run = Run(number_of(spec()), 0, [7], [b"call"], needs=[[first]], after=[[lost]], when=DONE)
+        again(rig, rerun(first), run, number=3 + end_is_written)
+        rig.write()
+
+        later = self.hub(rig.journal)
+        session = later.join()
+        for _ in range(15):
+            later.after(0.2)
+            later.beat(session)
+        later.report(session, done=tuple(later.held[session]))
+        for _ in range(30):
+            later.after(0.2)
+            later.beat(session)
+        assert later.state(1, 7) == "SENT"
+        assert later.values_of(7)[1][first].payload == b"r"
+
+    def test_a_result_that_comes_takes_the_place_of_the_end_alone(self):
+        rig = self.hub()
+        rig.client()
+        [busy] = rig.submit()
+        rig.depend(after=(9, busy), seq=6, values=(Value(9),))
+        rig.depend(9, busy, seq=7, values=(Value(9, b"r"),))
+        rig.write()
+
+        after = self.hub(rig.journal)
+        session = after.join()
+        for _ in range(15):
+            after.after(0.2)
+            after.beat(session)
+        after.report(session, done=((1, busy, 1),))
+        assert after.values_of(7)[1][9].payload == b"r"
 
     def test_an_outcome_that_waits_for_its_client_has_no_result(self):
         rig = self.hub()
