@@ -22,7 +22,7 @@ from taskmesh.core.hub.limits import Limits, Window
 from taskmesh.core.hub.owners import Owners
 from taskmesh.core.hub.pools import DesiredStates, PoolSessions
 from taskmesh.core.hub.promises import Promises
-from taskmesh.core.hub.result_cache import ResultCache
+from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
 from taskmesh.core.hub.states import Cause, Links, TaskRecord
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.hub.unclaimed import Unclaimed
@@ -225,9 +225,9 @@ def result_limit(patch: Patch) -> None:
 def kept_time(patch: Patch) -> None:
     """Outcomes under a key are kept for longer than their tasks have asked for."""
 
-    def find(self: ResultCache, key: tuple[str, str], now: float) -> object:
+    def find(self: ResultCache, key: tuple[str, str], now: float) -> CachedOutcome | None:
         cached = self._by_key.get(key)
-        return cached.outcome if cached is not None and cached.until + 3.0 > now else None
+        return cached if cached is not None and cached.until + 3.0 > now else None
 
     patch.setattr(ResultCache, "find", find)
     patch.setattr(ResultCache, "sweep", lambda self, now: None)
