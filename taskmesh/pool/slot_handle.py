@@ -157,7 +157,8 @@ class SlotHandle:
             program = _program()
             if program != self._program:
                 self._program = program
-                told = messages.Program([*map(os.fsencode, program[0])], program[1])
+                path = [os.fsencode(entry) for entry in program[0] if isinstance(entry, str)]
+                told = messages.Program(path, program[1])
                 self._send(pack(messages.PROGRAM, _ENCODE(told)))
             self._send(pack(messages.TASKS, body, len(fds)), fds, queued)
         return False
@@ -348,7 +349,7 @@ def _program() -> tuple[list[str], bytes]:
     """Return the program's sys.path, and the key of its multiprocessing."""
     processes = sys.modules.get("multiprocessing.process")
     authkey = b"" if processes is None else bytes(processes.current_process().authkey)
-    return [entry for entry in sys.path if isinstance(entry, str)], authkey
+    return sys.path[:], authkey
 
 
 def _without_too_large(message: SlotTasks) -> SlotTasks:
