@@ -294,7 +294,8 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.welcomed(self.epoch, hello.client)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
-            if event.message.epoch in (0, self.epoch):
+            session = self.machine.state.clients.get(event.client)  # without one it is refused
+            if event.message.epoch in (0, self.epoch) and session is not None and not session.user:
                 self.setting.audit.durability.submitted(event.client, event.message)
         super()._handle(event)
         if isinstance(beat, m.Hello) and self.up:
