@@ -100,6 +100,11 @@ def allow_only(modules: Sequence[str]) -> None:
     _allowed[:] = [*modules, _OWN]
 
 
+def takes_code() -> bool:
+    """Return True if this process runs code that travels, False after `allow_only`."""
+    return not _allowed
+
+
 def load_function(data: bytes) -> Function:
     """The callable of `dump_function`'s bytes; runs the code of the module that it comes from.
 

@@ -1,5 +1,6 @@
 """The jobs that tests have other drivers run. Functions of this module that pools call travel by value."""
 
+import importlib
 import operator
 import sys
 import threading
@@ -149,6 +150,18 @@ def offloaded_udf(spark: Any, address: str) -> int:
     """A UDF of Spark's own on the mesh."""
     plus = MeshSpark(address).offload(functions.udf(lambda number: number + 1, "long"))
     return len(spark.range(3).select(plus("id")).collect())
+
+
+def with_module(spark: Any, address: str, path: str) -> list[int]:
+    """A UDF on the mesh that imports a module of the session's."""
+    spark.addArtifacts(path, pyfile=True)
+
+    def plus(number: int) -> int:
+        module: Any = importlib.import_module(Path(path).stem)
+        return int(module.plus(number))
+
+    found = spark.range(3).select(MeshSpark(address).offload(functions.udf(plus, "long"))("id"))
+    return [row[0] for row in found.collect()]
 
 
 def grouped(spark: Any, address: str) -> int:

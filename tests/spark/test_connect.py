@@ -34,6 +34,12 @@ def test_spark_s_own_functions_are_as_on_classic_spark(connect, address):
     assert connect.run("offloaded", address=address) == {"equal": True, "jobs": 8, "groups": 10}
 
 
+def test_modules_of_the_session_s_artifacts_are_imported_in_slots(connect, address, tmp_path):
+    (tmp_path / "of_session.py").write_text("def plus(number):\n    return number + 1\n")
+
+    assert connect.run("with_module", address=address, path=tmp_path / "of_session.py") == [1, 2, 3]
+
+
 def test_row_28_rdds_and_counts_name_the_alternative(connect, address):
     with pytest.raises(AssertionError, match="Spark Connect has no RDDs: use map_arrow or map_batches"):
         connect.run("rdd", address=address)

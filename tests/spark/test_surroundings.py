@@ -80,22 +80,6 @@ def test_the_variables_of_spark_s_conf_are_set_while_a_function_runs(spark, own_
         assert mesh.submit(os.environ.get, "MODEL_NAME").result(20) is None
 
 
-def test_a_module_that_spark_brings_to_executors_is_missed_in_words(spark, mesh, tmp_path):
-    (tmp_path / "brought_by_spark.py").write_text("def plus(number):\n    return number + 1\n")
-    spark.sparkContext.addPyFile(str(tmp_path / "brought_by_spark.py"))
-
-    @F.udf("long")
-    def plus(number):
-        import brought_by_spark
-
-        return brought_by_spark.plus(number)
-
-    assert spark.range(1).select(plus("id")).first()[0] == 1
-    assert "Modules that addPyFile() or addArtifact() brings" in failure(
-        spark.range(1).select(mesh.offload(plus)("id")).collect
-    )
-
-
 @pytest.fixture
 def number(monkeypatch):
     """A class whose Spark type is of the job's own code: this module has both here, and nowhere else."""

@@ -87,6 +87,8 @@ class PythonCommand(msgspec.Struct):
         table_call: the table function instead.
         runner_conf: settings of Spark's that conversions ask for.
         eval_conf: properties of the operator.
+        modules: names of the files with the job's modules, in the order of Spark's path; their contents come
+            after the functions.
     """
 
     pyspark: str
@@ -95,6 +97,7 @@ class PythonCommand(msgspec.Struct):
     table_call: TableFunctionCall | None
     runner_conf: dict[str, str]
     eval_conf: dict[str, str]
+    modules: list[str] = []
 
 
 def encode(command: PythonCommand) -> str:

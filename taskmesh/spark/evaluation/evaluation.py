@@ -30,6 +30,7 @@ from taskmesh.shm.files import Buffer
 from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece
 from taskmesh.spark.evaluation.command import FunctionCall, PythonCommand, TableFunctionCall
+from taskmesh.spark.evaluation.job_modules import JobModules, job_modules
 from taskmesh.spark.evaluation.piece import EvaluationContext
 
 ROWS_IN_FRAME: Final = 100
@@ -39,10 +40,6 @@ LOGGED: Final = "PYSPARK_SPARK_SESSION_UUID"
 WITH_LOCALS: Final = "SPARK_TRACEBACK_WITH_LOCALS"
 """The one by which it wants tracebacks with local variables."""
 _LOCALS_FRAMES: Final = 8
-_NO_MODULES: Final = (
-    "Modules that addPyFile() or addArtifact() brings to Spark's executors do not come to pools: install the "
-    "module there, or call taskmesh.register_by_value(module) where the functions that use it are offloaded"
-)
 
 Evaluate = Callable[[int, Iterator[Any]], Iterator[Any]]
 """A partition's number, and its batches or groups; gives batches of results."""
@@ -54,24 +51,26 @@ class Evaluation:
     Args:
         text: the command, as `command.encode` gives it.
         functions: the bytes of its functions, as `dump_function` gives them, then pickles: of what a table
-            function's `analyze` has returned, and of types that only a pickle describes.
+            function's `analyze` has returned, and of types that only a pickle describes; then the contents of
+            the job's modules.
     """
 
     def __init__(self, text: str, *functions: bytes) -> None:
         self.text = text
         self.functions = functions
-        self._evaluate: Evaluate | None = None
+        self._loaded: tuple[JobModules, Evaluate] | None = None
 
     def plain_values(self) -> tuple[str | bytes, ...]:
         """Return the parts that `dump_function` writes: a command travels without a pickle."""
         return self.text, *self.functions
 
     def __call__(self, data: Buffer) -> pa.Buffer:
-        if self._evaluate is None:
-            self._evaluate = evaluator(commands.decode(self.text), self.functions)
+        if self._loaded is None:
+            self._loaded = evaluator(commands.decode(self.text), self.functions)
+        modules, evaluate = self._loaded
         context, rows = piece.decode(data)
-        with running(context) as logs:
-            results = list(self._evaluate(context.partition, rows))
+        with modules.importable(), running(context) as logs:
+            results = list(evaluate(context.partition, rows))
         return piece.encode_results(results, logs.take())
 
 
@@ -125,8 +124,6 @@ def running(context: EvaluationContext) -> Iterator[Logs]:
         with _environment(context.environment), _in_zone(context), (logs := Logs()).collect():
             yield logs
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError):
-            error.add_note(_NO_MODULES)
         if WITH_LOCALS in context.environment:
             told = traceback.TracebackException.from_exception(
                 error, limit=-_LOCALS_FRAMES, capture_locals=True, compact=True
@@ -202,14 +199,21 @@ def _in_zone(context: EvaluationContext) -> Iterator[None]:
         yield
 
 
-def evaluator(command: PythonCommand, functions: tuple[bytes, ...]) -> Evaluate:
-    """PySpark's evaluation of a command.
+def evaluator(command: PythonCommand, functions: tuple[bytes, ...]) -> tuple[JobModules, Evaluate]:
+    """PySpark's evaluation of a command, and the modules that have to be importable while it runs.
 
     Raises:
         FunctionUnavailable: there is no PySpark here, or of another minor version; or a function cannot be
             rebuilt.
     """
     worker = _pyspark_worker(command.pyspark)
+    count = len(functions) - len(command.modules)
+    modules = job_modules(tuple(zip(command.modules, functions[count:], strict=True)))
+    with modules.importable():
+        return modules, _evaluate(command, functions[:count], worker)
+
+
+def _evaluate(command: PythonCommand, functions: tuple[bytes, ...], worker: Any) -> Evaluate:
     confs = worker.RunnerConf(command.runner_conf), worker.EvalConf(command.eval_conf)
     if command.table_call is not None:
         given = _Given([load_function(functions[0])])

@@ -83,13 +83,13 @@ class StreamedEvaluation:
         if current_task().attempt > 1:  # the record of the first one's failure says how it ended
             raise TaskMeshError(BEGUN_ANEW)
         order = _orders.decode(data)
-        evaluate = evaluator(commands.decode(self.text), self.functions)
+        modules, evaluate = evaluator(commands.decode(self.text), self.functions)
         client = client_here()
         results = BatchSender(client.sink_input(order.results_sink), order.window, order.window_bytes)
         results.send([])  # a second run of the task shows by this: what the first one took is lost to it
         with client.sink(order.batches_sink, order.window_bytes) as sink:
             given = _batches(BatchReceiver(sink), results.flush)
-            with running(order.context) as logs:
+            with modules.importable(), running(order.context) as logs:
                 results.logs = logs.take
                 for batch in evaluate(order.context.partition, given):
                     results.add(batch)

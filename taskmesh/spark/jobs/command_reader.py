@@ -7,11 +7,14 @@ to the mesh. All else is as ever: how the JVM is spoken to, errors, accumulators
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
-from pyspark import BarrierTaskContext, TaskContext, worker
+from pyspark import BarrierTaskContext, SparkFiles, TaskContext, worker
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.serializers import (
     ArrowStreamCoGroupSerializer,
@@ -109,7 +112,17 @@ def _key(kind: int, given: Sequence[Any], calls: Any, runner_conf: Any, eval_con
     context: Any = TaskContext.get()
     properties = context._localProperties if context is not None else {}
     own = sorted((name, value) for name, value in properties.items() if name.startswith(PREFIX))
-    return (kind, *map(bytes, given), repr((calls, own, runner_conf._conf, eval_conf._conf)))
+    modules = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in _modules()]
+    return (kind, *map(bytes, given), repr((calls, own, runner_conf._conf, eval_conf._conf, modules)))
+
+
+def _modules() -> list[Path]:
+    """The files that addPyFile() and the like have brought to this worker, in the order of its path."""
+    root: str | None = SparkFiles._root_directory
+    if root is None:
+        return []
+    packed = [Path(each) for each in sys.path if os.path.dirname(each) == root]
+    return [path for path in (*packed, *sorted(Path(root).glob("*.py"))) if path.is_file()]
 
 
 def _keep(
@@ -129,7 +142,9 @@ def _keep(
 def _task_of(mark: Offloaded, command: PythonCommand, functions: Sequence[bytes]) -> RemoteTask:
     check_kind(command.kind, mark.name)
     frame = StreamedEvaluation if commands.EXTENTS[command.kind] == "partition" else Evaluation
-    step = frame(commands.encode(command), *functions)
+    modules = _modules()
+    command.modules = [path.name for path in modules]
+    step = frame(commands.encode(command), *functions, *(path.read_bytes() for path in modules))
     return RemoteTask.named(mark.settings, mark.options, mark.name, step)
 
 
