@@ -38,7 +38,6 @@ BOTH = {
         *("pandas_map", "pandas_grouped_map", "pandas_cogrouped_map", "pandas_udf", "pandas_udf_scalar"),
         *("pandas_udf_grouped_agg", "pandas_udf_window"),
     ),
-    "streaming/": ("foreach_batch",),
 }
 """Files that there are for a classic session and for Connect."""
 CLASSIC = (
@@ -47,17 +46,21 @@ CLASSIC = (
     "sql/tests/pandas/test_pandas_udf_typehints_with_future_annotations",
     "sql/tests/pandas/test_pipelined_udf",
 )
-OF_RDDS = ("tests/test_taskcontext", "tests/test_broadcast", "tests/test_rdd")
-"""Functions over RDDs are not offloaded: these show that Spark's workers still run them."""
+NOT_OFFLOADED = (
+    *("tests/test_taskcontext", "tests/test_broadcast", "tests/test_rdd"),
+    "sql/tests/streaming/test_streaming_foreach_batch",
+    "sql/tests/connect/streaming/test_parity_foreach_batch",
+)
+"""Functions over RDDs and of foreachBatch() are not offloaded: these show that Spark still runs them."""
 
 
 def _files() -> Iterator[str]:
     for folder, names in BOTH.items():
         for name in names:
-            yield f"sql/tests/{folder}test_{'streaming_' if 'foreach' in name else ''}{name}"
+            yield f"sql/tests/{folder}test_{name}"
             yield f"sql/tests/connect/{folder}test_parity_{name}"
     yield from CLASSIC
-    yield from OF_RDDS
+    yield from NOT_OFFLOADED
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,7 @@ def test_a_file_of_pyspark_s_tests_passes_on_a_mesh(tmp_path, suite, hub, name):
     assert not [f"{test}\n{outcomes[test]}" for test in failed if test not in named]
     assert not [test for test in named if test not in failed], "these pass: take them off the list"
     assert not [each for each, tests in refused.items() if not tests], "there are no such tests"
-    assert _finished(hub) > before or name in OF_RDDS, "nothing has run on the mesh"
+    assert _finished(hub) > before or name in NOT_OFFLOADED, "nothing has run on the mesh"
 
 
 def _finished(address: str) -> int:
