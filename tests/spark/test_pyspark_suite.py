@@ -79,15 +79,16 @@ def hub(tmp_path_factory, suite) -> Iterator[str]:
     programs: Iterator[Programs] = shared(tmp_path_factory.mktemp("mesh"))
     found = next(programs)
     address = found.hub()[1]
-    found.worker(address, slots=2, **_on_path(suite))
+    found.worker(address, slots=2, **_of_suite(suite))
     yield address
     next(programs, None)
 
 
-def _on_path(suite: Path) -> dict[str, str]:
+def _of_suite(suite: Path) -> dict[str, str]:
+    """Variables of programs that import the tests, whose modules look for Spark when they are loaded."""
     py4j = next((HOME / "python" / "lib").glob("py4j-*.zip"))
     own = Path(__file__).resolve().parents[2]
-    return {"PYTHONPATH": os.pathsep.join(map(str, (suite, py4j, own)))}
+    return {"PYTHONPATH": os.pathsep.join(map(str, (suite, py4j, own))), "SPARK_HOME": str(HOME)}
 
 
 @pytest.mark.parametrize("name", list(_files()))
@@ -100,7 +101,7 @@ def test_a_file_of_pyspark_s_tests_passes_on_a_mesh(tmp_path, suite, hub, name):
         "spark.driver.host 127.0.0.1\n"
         "spark.sql.shuffle.partitions 4\n"
     )
-    report, own = tmp_path / "report.xml", {"SPARK_HOME": str(HOME), "SPARK_CONF_DIR": str(tmp_path)}
+    report = tmp_path / "report.xml"
     before = _finished(hub)
 
     options = ("-v", "-c", os.devnull, "--rootdir", str(suite), "-p", "no:cacheprovider", "-p", "no:warnings")
@@ -110,7 +111,7 @@ def test_a_file_of_pyspark_s_tests_passes_on_a_mesh(tmp_path, suite, hub, name):
         subprocess.run(
             [*line, str(suite / "pyspark" / f"{name}.py")],
             cwd=tmp_path,
-            env={**spark_environment(), **own, **_on_path(suite)},
+            env={**spark_environment(), **_of_suite(suite), "SPARK_CONF_DIR": str(tmp_path)},
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=subprocess.STDOUT,
