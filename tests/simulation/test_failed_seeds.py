@@ -29,6 +29,7 @@ from tests.simulation.simulation import World
         pytest.param(901120, id="set aside, its outcome was taken, and it ran again as the first"),
         pytest.param(615396210539, id="told to leave in the moment in which its lease was over"),
         pytest.param(100000631, id="set aside, it was handed the end of an ignored result in place of that"),
+        pytest.param(110001580, id="skipped, and its client heard of that from the next hub"),
     ],
 )
 def test_a_seed_that_failed_keeps_every_promise(seed):

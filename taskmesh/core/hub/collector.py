@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from taskmesh.core.actions import LogEvent
-from taskmesh.core.hub.dependencies import value_of
+from taskmesh.core.hub.dependencies import SKIPPED, value_of
 from taskmesh.core.hub.failures import (
     CRASHES,
     POOLS_DIED,
@@ -490,7 +490,7 @@ class Collector:
         self.release(record)
         self._ledger.move(record, Cause.FAIL)
         self._hub.dependencies.failed(record, failure)
-        self._tell_ends(record, failure, self._ledger.drop(record), 0)
+        self._tell_ends(record, _as_told(failure), self._ledger.drop(record), 0)
 
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: all clients that wait are told."""
@@ -526,8 +526,7 @@ class Collector:
         """
         self._ledger.move(record, cause)
         self._hub.dependencies.failed(record, failure)
-        if cause is Cause.SKIP:
-            failure = msgspec.structs.replace(failure, kind="cancelled")
+        failure = _as_told(failure)
         kept = self.keep(record, failure)
         waiting = self._ledger.drop(record)
         self._tell_ends(record, failure, waiting, kept)
@@ -575,6 +574,11 @@ class Collector:
 def bare(run: DoneRun) -> DoneRun:
     """Return successes without their results: who ignores these is told no more."""
     return msgspec.structs.replace(run, payloads=[b""] * len(run.seqs))
+
+
+def _as_told(failure: Failed) -> Failed:
+    """Return a bad end as clients hear of it."""
+    return msgspec.structs.replace(failure, kind="cancelled") if failure.kind == SKIPPED else failure
 
 
 def _of_task(outcome: DoneRun | Failed, task: int) -> tuple[list[DoneRun], list[Failed]]:

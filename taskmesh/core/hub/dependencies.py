@@ -344,8 +344,9 @@ class Dependencies:
                 continue
             left -= PER_START if failure is None else PER_END
             if failure is not None:
-                self.blocked += failure is not SKIP
-                end(record, Cause.SKIP if failure is SKIP else Cause.BLOCK, failure)
+                is_skipped = failure.kind == SKIPPED
+                self.blocked += not is_skipped
+                end(record, Cause.SKIP if is_skipped else Cause.BLOCK, failure)
             elif not record.is_held_back(now):
                 ready.append(record)
         for record in reversed(ready):  # each goes to the front of its group: what is begun is finished first

@@ -1,10 +1,12 @@
 """Tasks that depend on others, at the hub that follows one which has died."""
 
+import copy
+
 import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Held, Run, Value
+from taskmesh.wire.runs import DONE, FAILURE, Held, Run, Value
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 
@@ -185,3 +187,26 @@ def test_a_task_runs_again_while_its_outcome_is_held_for_another():
     assert rig.values_of(3)[1][1].payload == b"r"
     rig.report(session, done=((1, 3, 1),))
     assert not rig.hub.state.dependencies.values
+
+
+def test_clients_hear_that_a_skipped_task_is_cancelled_also_from_the_next_hub():
+    """Seed 110001580: the journal has its end, for what comes after it; some of that is skipped with it."""
+    rig = HubRig(journaled=True)
+    rig.tell(ev.JournalRead({}, 1_000_000.0))
+    rig.client()
+    session = rig.join()
+    first, busy = rig.submit(count=2)
+    skipped = rig.depend(after=(first,), when=FAILURE)
+    rig.depend(skipped, busy, when=DONE)
+    rig.report(session, done=((1, first, 1),))
+    beside = rig.depend(after=(skipped, busy), when=DONE)
+    with_it = rig.depend(after=(skipped, busy))
+    assert rig.outcomes() == {first: "done", skipped: "cancelled", with_it: "cancelled"}
+    rig.write()
+
+    later = HubRig(journaled=True)
+    later.tell(ev.JournalRead(copy.deepcopy(rig.journal), 1_000_010.0))
+    later.client()
+    later.after(0.4)
+    assert later.outcomes() == {skipped: "cancelled", with_it: "cancelled"}
+    assert later.state(1, beside) == "WAITING"
