@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
+from multiprocessing import process as processes
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,7 +31,7 @@ from taskmesh.pool.spin_wait import SpinWait
 from taskmesh.pool.streams import Streams, out_of_reach
 from taskmesh.serialize.code import allow_only
 from taskmesh.shm import files
-from taskmesh.system.session import name_process
+from taskmesh.system.session import name_process, open_process
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
@@ -175,7 +176,6 @@ def _follow(program: messages.Program) -> None:
     path = [*map(os.fsdecode, program.path)]
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     if program.authkey:
-        processes = importlib.import_module("multiprocessing.process")
         processes.current_process().authkey = program.authkey
 
 
@@ -194,8 +194,19 @@ def _prepare_process(bootstrap: SlotBootstrap) -> Streams:
     os.environ["TASKMESH_SLOT"] = str(bootstrap.slot)
     faulthandler.enable(2)
     name_process(f"slot-{bootstrap.slot}")
+    _tell_multiprocessing(f"slot-{bootstrap.slot}")
     _offer_to_oom_killer()
     return streams
+
+
+def _tell_multiprocessing(name: str) -> None:
+    """Have libraries that ask it find a child of that name, which may start processes of its own."""
+    server, parent = processes.current_process(), os.getppid()
+    watched = open_process(parent)
+    if watched is not None:
+        found = processes._ParentProcess(server.name, parent, out_of_reach(watched))  # type: ignore[attr-defined]
+        processes._parent_process = found  # type: ignore[attr-defined]
+    server.name = name
 
 
 def _offer_to_oom_killer() -> None:

@@ -496,3 +496,38 @@ class TestWhatSlotsTakeOverFromTheProgram:
             mesh.submit(queue.put, 3).result()
 
             assert (dict(shared), queue.get()) == ({"argument": 1, "partial": 2}, 3)
+
+
+class TestMultiprocessingInATask:
+    def test_libraries_find_a_child_with_a_parent_that_lives(self):
+        with Mesh(workers=1) as mesh:
+            name, daemon, *parent = mesh.submit(as_multiprocessing_sees_it).result()
+
+        assert (name.rstrip("0123456789"), daemon) == ("slot-", False)
+        assert parent == [True, True]
+
+    def test_a_child_starts_processes_a_pool_and_a_manager(self):
+        with Mesh(workers=1) as mesh:
+            assert mesh.submit(start_processes).result() == ("slot", [1, 2], {"pid": True})
+
+
+def as_multiprocessing_sees_it() -> tuple[str, bool, bool, bool]:
+    this, parent = multiprocessing.current_process(), multiprocessing.parent_process()
+    assert parent is not None
+    return this.name, this.daemon, parent.pid == os.getppid(), parent.is_alive()
+
+
+def start_processes() -> tuple[str, list[int], dict[str, bool]]:
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, context.Pool(2) as pool:
+        found = manager.dict()
+        child = context.Process(target=tell_parent, args=(found, os.getpid()))
+        child.start()
+        child.join()
+        return found.pop("name").partition("-")[0], pool.map(abs, [-1, -2]), dict(found)
+
+
+def tell_parent(found: dict[str, Any], pid: int) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    found.update(name=parent.name, pid=parent.pid == pid)
