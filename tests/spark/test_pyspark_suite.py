@@ -11,7 +11,6 @@ import sys
 import xml.etree.ElementTree as ET
 import zipfile
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pyspark
@@ -19,6 +18,7 @@ import pytest
 
 from taskmesh import Mesh
 from tests.harness.programs import Programs, shared
+from tests.harness.refused import refused_tests
 from tests.harness.requirement import require_java
 from tests.spark.drivers import spark_environment
 
@@ -122,7 +122,9 @@ def test_a_file_of_pyspark_s_tests_passes_on_a_mesh(tmp_path, suite, hub, name):
     assert report.exists(), output.read_text()[-4000:]
     outcomes = _outcomes(report)
     refused = {
-        each: [test for test in outcomes if fnmatch(f"{name}::{test}", each)] for each in _refused(name)
+        each.pattern: [test for test in outcomes if each.names(f"{name}::{test}")]
+        for each in refused_tests(REFUSED)
+        if each.is_about(name)
     }
     failed = [test for test, text in outcomes.items() if text]
     named = [test for tests in refused.values() for test in tests]
@@ -137,12 +139,6 @@ def test_a_file_of_pyspark_s_tests_passes_on_a_mesh(tmp_path, suite, hub, name):
 def _finished(address: str) -> int:
     with Mesh(address) as mesh:
         return int(mesh.status()["finished"])
-
-
-def _refused(name: str) -> list[str]:
-    """The lines of the list that are about a file: its path, class and test, with `*` for any."""
-    lines = [line.strip() for line in REFUSED.read_text().splitlines()]
-    return [line for line in lines if "::" in line and fnmatch(name, line.partition("::")[0])]
 
 
 def _outcomes(report: Path) -> dict[str, str]:
