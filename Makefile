@@ -74,10 +74,11 @@ test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler 
 	$(PYTEST) -m "$(NEVER)" tests/kube
 	.ci/cluster-inputs >tests/kube/passed
 
-test-peers: $(OTHERS)  ## Tests of dask, from its wheel, on a mesh; tests/peers/refused.txt lists those that fail, with the reasons
-	$(PYTEST) -c tests/peers/pytest.ini -q --pyargs dask.bag
+test-peers: $(OTHERS)  ## Tests of dask and joblib, from their wheels, on a mesh; tests/peers/refused.txt lists those that fail, with the reasons
+	$(PYTEST) -c tests/peers/pytest.ini -q $(TWO) --pyargs dask.bag dask.array
+	$(PYTEST) -c tests/peers/pytest.ini -q --pyargs joblib.test.test_parallel
 
-nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, PySpark's tests, dask's
+nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, PySpark's tests, dask's, joblib's
 	$(LEVEL) -m nightly $(TWO) --dist worksteal
 	$(MAKE) simulate fuzz
 	$(BIN)/python -m tests.chaos --seconds 1200
@@ -192,7 +193,7 @@ $(SPARK): constraints-spark.txt $(DEV)
 	@touch $@
 
 $(OTHERS): constraints-peers.txt $(DEV)
-	@echo "Installing dask, whose tests are in its wheel, into .venv"
+	@echo "Installing dask and joblib, whose tests are in their wheels, into .venv"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-peers.txt
 	@touch $@
 
