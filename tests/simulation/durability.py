@@ -123,7 +123,7 @@ class Durability:
         """The disk has lost what was not synced: nobody promises the tasks of that."""
         lost = [key for key, data in before.items() if disk.entries.get(key) != data]  # numbers come again
         self.excused.update(task for key in lost for task in _written_under(key, before[key]))
-        if lost:
+        if disk.entries != before:  # what was deleted may be back as well
             self._public.clear()
 
     def reloaded(self, hub: HubMachine, entries: Mapping[str, Entry]) -> set[Task]:
