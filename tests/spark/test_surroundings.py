@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark import SparkFiles
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F  # noqa: N812  as everybody writes it
 from pyspark.sql.types import ArrayType, DoubleType, UserDefinedType
 
@@ -116,6 +117,19 @@ def test_types_of_the_job_s_own_code_travel(spark, mesh, number, has_arrow):
     found = spark.range(3).select(mesh.offload(made)("id").alias("numbers"))
 
     assert [row.numbers[0].value for row in found.collect()] == [0.0, 1.0, 2.0]
+
+
+def test_a_type_of_spark_s_jvm_whose_module_lacks_its_class_on_pools_travels(spark, mesh):
+    class Named(VectorUDT):
+        @classmethod
+        def module(cls):
+            return "tests.spark"
+
+    made = F.udf(lambda number: Vectors.dense([number, 1.0]), Named())
+
+    found = spark.range(2).select(mesh.offload(made)("id").alias("vector"))
+
+    assert [row.vector for row in found.collect()] == [Vectors.dense([n, 1.0]) for n in (0.0, 1.0)]
 
 
 @pytest.mark.parametrize("form", ["udf", "stream"])

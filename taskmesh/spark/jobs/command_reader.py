@@ -151,7 +151,7 @@ def _task_of(mark: Offloaded, command: PythonCommand, functions: Sequence[bytes]
 def _type_text(returned: Any, functions: list[bytes]) -> str:
     """A type for a `FunctionCall`: JSON only names the class of a user-defined type, which pools may lack."""
     text: str = returned.json()
-    if '"serializedClass"' not in text:
+    if '"udt"' not in text:
         return text
     functions.append(dumps_bytes(returned))
     return f"#{len(functions) - 1}"
