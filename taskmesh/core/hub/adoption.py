@@ -37,7 +37,8 @@ class Adoption:
             now: the time.
         """
         taken: list[TaskRecord] = []
-        is_believed = hello.epoch != self._hub.config.epoch and self._hub.unclaimed.is_young
+        is_heir = lane.first_epoch != self._hub.config.epoch
+        is_believed = is_heir and self._hub.unclaimed.is_young
         for held in hello.inventory:
             gone, unclaimed = [], []
             for seq in held.seqs:
@@ -56,7 +57,7 @@ class Adoption:
                     self.adopt(record, task, lane, held)
                     taken.append(record)
                 else:
-                    if record is not None and hello.epoch != self._hub.config.epoch:
+                    if record is not None and is_heir:
                         record.numbered(held.attempt, held.attempt - handed_back(held))
                     gone.append(seq)
             if unclaimed:

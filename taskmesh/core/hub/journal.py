@@ -155,7 +155,7 @@ class Journal(JournalEntries):
         self._specs: dict[int, Spec] = {}
         self._uses: Counter[int] = Counter()  # of specs, by chunks
         self._touched: dict[int, ChunkBook] = {}
-        self._unused: set[str] = set()  # entries that are to go once their tasks are known to be over
+        self._unused: dict[str, None] = {}  # entries that are to go once their tasks are known to be over
 
     def __len__(self) -> int:
         strays = {chunk.number for book in self._clients.values() for chunk in book.strays.values()}
@@ -348,8 +348,9 @@ class Journal(JournalEntries):
                 continue
             self._touched[chunk.number] = chunk
             if book.outcomes.pop(seq, None) is not None:
-                self._unused.add(_task_key(OUTCOME, client, seq))
-            self._unused.update(_task_key(VALUE, client, unused) for unused in book.let_go(chunk, seq))
+                self._unused[_task_key(OUTCOME, client, seq)] = None
+            for unused in book.let_go(chunk, seq):
+                self._unused[_task_key(VALUE, client, unused)] = None
             if chunk.is_over:
                 book.drop(chunk)
                 self._drop(chunk)
@@ -361,7 +362,7 @@ class Journal(JournalEntries):
     def _keep(self, client: int, book: ClientBook, value: Value) -> None:
         book.values[value.seq] = value
         self.changes[_task_key(VALUE, client, value.seq)] = value
-        self._unused.discard(_task_key(VALUE, client, value.seq))
+        self._unused.pop(_task_key(VALUE, client, value.seq), None)
 
     def _drop(self, chunk: ChunkBook) -> None:
         self._touched.pop(chunk.number, None)
@@ -385,8 +386,8 @@ class Journal(JournalEntries):
         self._drop_unused()
 
     def _drop_unused(self) -> None:
-        unused, self._unused = self._unused, set()
-        self.changes.update(dict.fromkeys(unused))
+        unused, self._unused = self._unused, {}
+        self.changes.update(unused)
 
 
 def is_durable(spec: Spec) -> bool:

@@ -143,6 +143,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         hello: As given, without what it lists.
         pool: Name of the pool.
         instance: Start of its process.
+        first_epoch: Hub that its process spoke of when it was heard here first, whose work it may have.
         slots: Number of slots that take work now.
         queues: Queues that it serves.
         tags: Tags that it has.
@@ -190,6 +191,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.token = token
         self.pool = hello.pool
         self.instance = hello.instance
+        self.first_epoch = hello.epoch
         self.hello = hello
         self.slots = hello.slots
         self.queues = frozenset(hello.queues)

@@ -96,7 +96,7 @@ class PoolSessions:
         self._desired = DesiredStates()
         self._sessions = 0
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
-        self._former: dict[tuple[str, int], tuple[str, bytes, int]] = {}
+        self._former: dict[tuple[str, int], tuple[str, bytes, int, int]] = {}
 
     def have_work(self, user: str) -> bool:
         """Return True if pools that show this key have any task."""
@@ -131,7 +131,7 @@ class PoolSessions:
         if odd and lane.warning != odd:
             self._hub.log("pool.versions", {"pool": lane.pool, "warning": odd})
         lane.warning = odd
-        former = self._former_session(lane, current)
+        former, lane.first_epoch = self._former_session(lane, current)
         if former:
             self._survived(lane)
         self._adoption.take_inventory(lane, hello, former, now)
@@ -145,12 +145,14 @@ class PoolSessions:
         self._hub.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self._hub.log("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
 
-    def _former_session(self, lane: Lane, current: Lane | None) -> int:
-        """Return the session that the process of a new one has had before, 0 if there is none here."""
+    def _former_session(self, lane: Lane, current: Lane | None) -> tuple[int, int]:
+        """Return the session that the process of a new one has had here, 0 for none, and its first epoch."""
         if current is not None and current.instance == lane.instance:
-            return current.session
-        user, token, session = self._former.pop((lane.pool, lane.instance), ("", b"", 0))
-        return session if (user, token) == (lane.user, lane.token) else 0
+            return current.session, current.first_epoch
+        former = self._former.pop((lane.pool, lane.instance), None)
+        if former is None or former[:2] != (lane.user, lane.token):
+            return 0, lane.first_epoch
+        return former[2:]
 
     def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float, user: str) -> bool:
         """Return True if a pool may have a session; otherwise answer it with the reason."""
@@ -387,7 +389,8 @@ class PoolSessions:
             else:
                 self._collector.not_started(record)
         self._hub.end_lane(lane)
-        self._former[lane.pool, lane.instance] = lane.user, lane.token, lane.session
+        former = lane.user, lane.token, lane.session, lane.first_epoch
+        self._former[lane.pool, lane.instance] = former
         if len(self._former) > MOST_FORMER:
             del self._former[next(iter(self._former))]
         self._hub.unclaimed.session_over(lane.session)

@@ -394,7 +394,7 @@ class Sinks:
 
     def deliveries(self, now: float) -> list[SendClient]:
         sends = []
-        for name in self.news:
+        for name in sorted(self.news):  # a seed plays the same each time
             sink = self.sinks.get(name)
             while sink is not None and sink.waiting and (consumer := sink.next_consumer()) is not None:
                 sends.append(SendClient(consumer.client, sink.delivery(consumer, now)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.events import ClientGone, FromClient, FromPool
+from taskmesh.core.events import ClientGone, FromClient, FromPool, LinksLost
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
 from tests.core.rig import EPOCH, ONE, HubRig, spec
@@ -48,6 +48,22 @@ def test_so_is_what_a_pool_lists_that_comes_back_later(rig):
     (welcome,) = [message for _, message in rig.published if isinstance(message, m.Welcome)]
     assert welcome.stale == [Held(1, 1, [2, 3]), Held(1, 4, [4])]
     assert rig.state(1, 1) == "SENT"
+
+
+def test_a_pool_whose_links_close_before_that_goes_on_with_its_work(rig):
+    """Seed 120001897: it says Hello of this hub by then, which has sent it nothing of what it has."""
+    session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
+    rig.tell(LinksLost(session))
+    while rig.hub.pools.lane_of("p"):
+        rig.after(0.2)
+    come_back(rig)
+    rig.hello(epoch=EPOCH, number=2, inventory=[Held(1, 1, [1])])
+    session = rig.session()
+    rig.beat(session)
+    assert rig.state(1, 1) == "SENT"
+    rig.report(session, done=((1, 1, 1),))
+
+    assert rig.outcomes() == {1: "done"}
 
 
 def test_it_is_said_again_while_it_runs(rig):
