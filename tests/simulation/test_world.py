@@ -1,6 +1,9 @@
 """The simulated world itself: the same seed plays the same way, and what it tells of a failure replays it."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +25,18 @@ def test_the_same_seed_plays_the_same_way():
     assert reports[0] == reports[1]
     assert first.trace == second.trace
     assert len(first.trace) > 1000
+
+
+@pytest.mark.nightly
+def test_it_does_so_whatever_the_hashes_of_texts_are():
+    """A set of names has another order in each process."""
+    line = [sys.executable, "-m", "tests.simulation", "--start", "504", "--trace"]
+    environments = [os.environ | {"PYTHONHASHSEED": seed} for seed in ("0", "1")]
+    told = {
+        subprocess.run(line, env=each, stdout=subprocess.PIPE, check=True).stdout for each in environments
+    }
+
+    assert len(told) == 1
 
 
 def test_another_seed_plays_another_way(played):
