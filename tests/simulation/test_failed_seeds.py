@@ -30,9 +30,7 @@ from tests.simulation.simulation import World
         pytest.param(615396210539, id="told to leave in the moment in which its lease was over"),
         pytest.param(100000631, id="set aside, it was handed the end of an ignored result in place of that"),
         pytest.param(110001580, id="skipped, and its client heard of that from the next hub"),
-        pytest.param(
-            120001897, id="its links closed before its client was back, and its work was not its own"
-        ),
+        pytest.param(120001897, id="its links closed before its client was back, its work ran twice"),
     ],
 )
 def test_a_seed_that_failed_keeps_every_promise(seed):
