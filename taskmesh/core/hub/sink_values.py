@@ -14,7 +14,7 @@ from taskmesh.core.hub.collector import Collector, bare
 from taskmesh.core.hub.sinks import MOST_BYTES, MOST_OUTCOMES
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, user_of
 from taskmesh.wire.runs import DoneRun, Failed
 
 TIDY = 1000
@@ -29,7 +29,7 @@ class SinkValues:
         self._collector = collector
         self._waiting: dict[str, deque[TaskRecord]] = {}
         self._tidy_at: dict[str, int] = {}
-        self._large: dict[str, None] = {}
+        self._large: dict[str, dict[str, None]] = {}  # sinks that wait for more than their share, by user
 
     def enter(self, sink: str, records: Iterable[TaskRecord]) -> None:
         """Take in values, which WAIT, and put into their sink what it has room for."""
@@ -46,7 +46,7 @@ class SinkValues:
         One that is empty takes a value of any size, if no other has more than its share for that reason.
         """
         waiting, sinks = self._waiting.get(sink), self._hub.sinks
-        self._large.pop(sink, None)
+        self._large.get(user_of(sink), {}).pop(sink, None)
         if waiting is None:
             return
         room, takes_any = sinks.room(sink), sinks.takes_any(sink)
@@ -61,7 +61,7 @@ class SinkValues:
             if size > room and not takes_any:
                 sinks.closed.add(sink)
                 if not run and sink not in sinks.filled:
-                    self._large[sink] = None
+                    self._large.setdefault(user_of(sink), {})[sink] = None
                 break
             is_full = bytes_of_run > MOST_BYTES or len(run) >= MOST_OUTCOMES
             if run and (is_full or not _is_of(run[-1], record)):
@@ -79,9 +79,12 @@ class SinkValues:
             sinks.closed.discard(sink)
 
     def wake(self) -> None:
-        """Let the first sink that waits for more than its share look whether it may have that."""
-        if self._large and not self._hub.sinks.large:
-            self.go_on(next(iter(self._large)))
+        """Let the first sink of a user that waits for more than its share look whether it may have that."""
+        for user in [user for user in self._large if user not in self._hub.sinks.large]:
+            if self._large[user]:
+                self.go_on(next(iter(self._large[user])))
+            if not self._large[user]:
+                del self._large[user]
 
     def withdraw(self, client: int, seqs: Collection[int] | None = None) -> None:
         """Take values of a client out of their sinks again, unless a consumer has them.

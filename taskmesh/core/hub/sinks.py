@@ -239,7 +239,7 @@ class Sinks:
         closed: names of those that are full: no more tasks start whose outcomes go there.
         news: names of those of which something may be sent.
         ends: how tasks have ended whose clients have not heard of it, by client and counter, without results.
-        large: name of the one that holds more than its share, since it was empty when that came.
+        large: by user, the one of his that holds more than its share, since it was empty when that came.
     """
 
     def __init__(self, config: HubSettings, weigh: Callable[[int, int], None]) -> None:
@@ -252,14 +252,14 @@ class Sinks:
         self.ends: dict[int, dict[int, Ended]] = {}
         self._unwritten: dict[tuple[str, int], Consumer] = {}
         self._over: dict[int, int] = {}  # by client: the last generation that has ended
-        self.large = ""
+        self.large: dict[str, str] = {}
         self._taken: dict[int, set[str]] = {}
 
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def put(self, sink: str, name: str, outcome: Ended) -> None:
         if self.room(sink) < size_of_ended(outcome) and self.takes_any(sink):
-            self.large = sink
+            self.large[user_of(sink)] = sink
         self._sink(sink).put(name, outcome)
         self._weigh(outcome.client, size_of_ended(outcome))
         self.ends.setdefault(outcome.client, {}).update(dict.fromkeys(_seqs(outcome), _bare(outcome)))
@@ -358,9 +358,9 @@ class Sinks:
         return self._config.result_bytes // (others + 1) - (sink.size if sink is not None else 0)
 
     def takes_any(self, name: str) -> bool:
-        """Return True if a sink takes an outcome of any size: it is empty, and no other has such a one."""
+        """Return True if a sink takes an outcome of any size: it is empty, and its user has no such one."""
         sink = self.sinks.get(name)
-        return (sink is None or not sink.size) and self.large in ("", name)
+        return (sink is None or not sink.size) and self.large.get(user_of(name), name) == name
 
     def leave(self, client: int) -> None:
         """A client is gone: others get what it has not acknowledged."""
@@ -449,8 +449,8 @@ class Sinks:
             self.closed.discard(name)
         elif sink.waiting:
             self.news.add(name)
-        if name == self.large and self.room(name) >= 0:
-            self.large = ""
+        if self.large and self.large.get(user_of(name)) == name and self.room(name) >= 0:
+            del self.large[user_of(name)]
 
 
 def _seqs(outcome: Ended) -> list[int]:

@@ -5,7 +5,17 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.core.ids import owned, plain, task_id, text_of
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import FIRING, PROMISE, PROMISE_NAME, DoneRun, Held, Run, Spec
+from taskmesh.wire.runs import (
+    FIRING,
+    PROMISE,
+    PROMISE_NAME,
+    SINK_VALUE,
+    SINK_VALUE_NAME,
+    DoneRun,
+    Held,
+    Run,
+    Spec,
+)
 from taskmesh.wire.schedules import Declaration, Timing
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
@@ -265,6 +275,27 @@ class TestNames:
 
         rig.submit(1, 1, one=spec(sink="s"))
         assert [run.client for message in rig.pushed[pushed:] for run in message.runs].count(1) == 1
+
+    @pytest.mark.parametrize("kind", ["results", "values"])
+    def test_one_that_holds_more_than_its_share_holds_back_none_of_another_user(self, kind):
+        """Seed 130013305: nobody takes what one user has left; each outcome of the other is large, too."""
+        rig = HubRig(result_bytes=10)
+        for client, user in ((1, ANN), (2, MALLORY)):
+            hello(rig, client, user)
+        pool(rig, slots=1)
+        rig.beat(rig.session())
+        value = Spec(b"", SINK_VALUE_NAME, kind=SINK_VALUE, sink="s")
+        one = spec(sink="s") if kind == "results" else value
+        rig.submit(2, 1, one=one)
+        run_all(rig)
+        assert rig.hub.state.sinks.large == {MALLORY: owned(MALLORY, "s")}
+
+        take(rig, 1, "s")
+        seqs = rig.submit(1, 3, one=one)
+        for number in (2, 3, 4):
+            run_all(rig)
+            rig.tell(ev.FromClient(1, m.SinkReport("s", 1, number, number - 1, 1 << 20, [(1, number)])))
+        assert rig.outcomes(1) == dict.fromkeys(seqs, "done")
 
     def test_firings_are_their_user_s(self, both):
         firing = spec(kind=FIRING, sink="s")
