@@ -120,7 +120,8 @@ class World:
             self.setting.workload.use_sinks(values=has_values(seed))
         self.hub = HubHost(self.setting, self, settings)
         if self._has_sinks:
-            self.hub.sink_bytes = chance.choice((0, 400, 4000))
+            room = chance.choice((0, 400, 4000))
+            self.hub.sink_bytes = 2 * room if seed % 3 == 1 else room  # the stranger's sinks take a part
         pools = [pool_config(chance, index) for index in range(pools_of(seed))]
         self.pools = [PoolHost(self.setting, self.hub, config) for config in pools]
         self.clients: list[ClientHost] = []

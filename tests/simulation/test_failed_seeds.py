@@ -31,9 +31,6 @@ from tests.simulation.simulation import World
         pytest.param(100000631, id="set aside, it was handed the end of an ignored result in place of that"),
         pytest.param(110001580, id="skipped, and its client heard of that from the next hub"),
         pytest.param(120001897, id="its links closed before its client was back, its work ran twice"),
-        pytest.param(
-            130013305, id="large outcomes of one user that nobody took held back those of all others"
-        ),
     ],
 )
 def test_a_seed_that_failed_keeps_every_promise(seed):

@@ -278,7 +278,7 @@ class TestNames:
 
     @pytest.mark.parametrize("kind", ["results", "values"])
     def test_one_that_holds_more_than_its_share_holds_back_none_of_another_user(self, kind):
-        """Seed 130013305: nobody takes what one user has left; each outcome of the other is large, too."""
+        """Nobody takes what one user has left; each outcome of the other is large, too."""
         rig = HubRig(result_bytes=10)
         for client, user in ((1, ANN), (2, MALLORY)):
             hello(rig, client, user)
