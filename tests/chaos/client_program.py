@@ -87,7 +87,7 @@ class Customer:
 
 
 def main(address: str, folder: str, name: str, seed: str, only: str) -> None:
-    with Mesh(address, **OVERRIDES) as mesh:
+    with Mesh(address, **OVERRIDES, open_timeout=DEADLINE) as mesh:  # strikes may keep the hub away for long
         tell("ready")
         Customer(mesh, Path(folder), name, int(seed), tuple(filter(None, only.split(",")))).run()
     tell("done")
