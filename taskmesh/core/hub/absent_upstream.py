@@ -70,8 +70,8 @@ class SetAside:
         left_out: set[int] = set()
         over = self._ledger.account(chunk.client).finished
         for seq, needs, after in edges_of(run):
-            upstream = ((other, other in needs) for other in needs | after if other not in own)
-            if seq in over or all(self._is_known(chunk.client, *other) for other in upstream):
+            upstream = (needs | after) - own
+            if seq in over or all(self._is_known(chunk.client, other, other in needs) for other in upstream):
                 own.add(seq)
             else:
                 left_out.add(seq)

@@ -45,6 +45,13 @@ def acknowledge(rig: HubRig) -> None:
     rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, deliveries[-1])))
 
 
+def pass_time(rig: HubRig, session: int, seconds: int) -> None:
+    """A pool beats meanwhile."""
+    for _ in range(5 * seconds):
+        rig.after(0.2)
+        rig.beat(session)
+
+
 def test_a_client_is_told_of_the_success_alone(rig: HubRig):
     session = rig.join(slots=3)
     rig.submit(count=2, one=SILENT)
@@ -203,9 +210,7 @@ class TestJournal:
 
         after = self.hub(rig.journal)
         session = after.join()
-        for _ in range(15):
-            after.after(0.2)
-            after.beat(session)
+        pass_time(after, session, 3)
         assert after.state(1, first) == "finished"
         assert after.state(1, second) == "SENT"
         assert after.values_of(second)[1][first].payload == b"r"
@@ -226,9 +231,7 @@ class TestJournal:
         after = self.hub(rig.journal)
         assert [after.state(1, seq) for seq in (first, 7)] == ["WAITING", "WAITING"]
         session = after.join()
-        for _ in range(15):
-            after.after(0.2)
-            after.beat(session)
+        pass_time(after, session, 3)
         after.report(session, done=tuple(after.held[session]))
         assert after.values_of(7)[1][first].payload == b"r"
 
@@ -250,13 +253,9 @@ class TestJournal:
 
         later = self.hub(rig.journal)
         session = later.join()
-        for _ in range(15):
-            later.after(0.2)
-            later.beat(session)
+        pass_time(later, session, 3)
         later.report(session, done=tuple(later.held[session]))
-        for _ in range(30):
-            later.after(0.2)
-            later.beat(session)
+        pass_time(later, session, 6)
         assert later.state(1, 7) == "SENT"
         assert later.values_of(7)[1][first].payload == b"r"
 
@@ -270,9 +269,7 @@ class TestJournal:
 
         after = self.hub(rig.journal)
         session = after.join()
-        for _ in range(15):
-            after.after(0.2)
-            after.beat(session)
+        pass_time(after, session, 3)
         after.report(session, done=((1, busy, 1),))
         assert after.values_of(7)[1][9].payload == b"r"
 
