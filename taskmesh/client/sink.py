@@ -72,7 +72,8 @@ class Sink:
 
     Each outcome goes to one of all consumers, wherever they run, and is kept until one has acknowledged it.
     What a consumer has not acknowledged when it closes, dies or falls silent goes to another one, so an
-    outcome may come twice, but never after it was acknowledged. Threads may share a Sink.
+    outcome may come twice; after it was acknowledged only to others, and only if the hub is lost before its
+    task's program has heard of that. Threads may share a Sink.
 
     Args:
         client: the mesh's client.

@@ -89,8 +89,8 @@ class Consumer:
             except TimeoutError:
                 return
             plan = self._setting.workload.plans[outcome.task]
-            epoch, now = self._host.machine.epoch, self._setting.timetable.now
-            self._setting.audit.consumption.taken(plan, outcome, self._acked, epoch=epoch, now=now)
+            line, now = (self._host.client, self._name, sink._generation), self._setting.timetable.now
+            self._setting.audit.consumption.taken(plan, outcome, self._acked, line=line, now=now)
             self._hands.append(outcome)
 
     def _acknowledge(self, sink: Sink, count: int) -> None:

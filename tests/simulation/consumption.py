@@ -20,6 +20,8 @@ from taskmesh.wire.runs import DoneRun, Failed
 from tests.simulation.workload import Plan
 
 Task = tuple[int, int]
+Line = tuple[int, str, int]
+"""A consumer's client, its sink and generation: what it holds is of one hub."""
 Ending = tuple[int, int, int, str]
 """A client's task, the attempt, and how that has ended."""
 MOMENT = 2.0
@@ -43,9 +45,11 @@ class Consumption:
         self._settled: set[tuple[int, Ending]] = set()
         self._newest: dict[tuple[int, int, str], int] = {}
         self._confirmed: dict[tuple[int, Task], float] = {}
+        self._hubs: dict[Line, int] = {}
 
-    def delivered(self, epoch: int, message: SinkDeliver) -> None:
+    def delivered(self, epoch: int, client: int, message: SinkDeliver) -> None:
         """A hub sends outcomes to a consumer, perhaps once more."""
+        self._hubs[client, message.sink, message.generation] = epoch
         for ending in _endings([*message.done, *message.failed]):
             require(
                 (epoch, ending) not in self._settled,
@@ -91,9 +95,14 @@ class Consumption:
         for task in tasks:
             self._confirmed.setdefault((epoch, task), now)
 
-    def taken(self, plan: Plan, outcome: SinkOutcome, before: set[Task], *, epoch: int, now: float) -> None:
-        """A program is given an outcome of a hub; it has acknowledged those before itself."""
-        since = now - self._confirmed.get((epoch, outcome.task), now)
+    def taken(self, plan: Plan, outcome: SinkOutcome, before: set[Task], *, line: Line, now: float) -> None:
+        """A program is given an outcome of a hub; it has acknowledged those before itself.
+
+        That hub is the one that delivered it. The client may still know the one before: consumers begin anew
+        as soon as they hear that they are not known, which is before their client is welcomed. What only
+        consumers have heard of the hub before is given out again.
+        """
+        since = now - self._confirmed.get((self._hubs[line], outcome.task), now)
         require(
             since < MOMENT, "an outcome was given out long after another had acknowledged it", plan, since
         )

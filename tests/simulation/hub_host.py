@@ -439,7 +439,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.failed.update((client, failure.seq) for failure in message.failed)
             self._told_others(client, message)
         if isinstance(message, m.SinkDeliver):
-            self.setting.audit.consumption.delivered(self.epoch, message)
+            self.setting.audit.consumption.delivered(self.epoch, client, message)
         if isinstance(message, m.SinkDeliver | m.SinkTold):
             self._confirmed(client, message)
         link = self._far.gateway(client)
