@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, Protocol
 Work = Callable[[Any], Any]
 
 ALL_ROWS = frozenset({"noop", "map", "roundtrip", "skew", "fault", "busy", "start", "bytes", "numpy"})
+FUTURE_ROWS = frozenset({"infer"})
+"""Rows of contenders whose `submit` returns a future at once."""
 
 # Name -> module and class; `make bench-peers` installs the peers (environment.py).
 CONTENDERS = {

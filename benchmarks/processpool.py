@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from benchmarks.contender import ALL_ROWS, Futures, Sizes, Work
+from benchmarks.contender import ALL_ROWS, FUTURE_ROWS, Futures, Sizes, Work
 
 
 class ProcessPool(Futures):
     """The pool of the standard library."""
 
     sizes = Sizes(noops=20_000, mapped=400_000, trips=1_000)
-    rows = ALL_ROWS
+    rows = ALL_ROWS | FUTURE_ROWS
     bulk = "Executor.map(chunksize=100)"
 
     @classmethod

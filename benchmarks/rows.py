@@ -16,8 +16,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -262,6 +263,38 @@ def numpy_echo(contender: Contender, scale: Scale) -> Measured:
     return payload_echo(contender, scale, "numpy", make, numpy.array_equal)
 
 
+def inference(contender: Any, scale: Scale) -> Measured:
+    """Tasks of 1 ms of processor time with 2 MB each, eight a worker under way, beside a direct loop.
+
+    A worker's pause is what it does between the end of a task's function and the start of the next one's.
+    """
+    import numpy
+
+    array = numpy.frombuffer(random.randbytes(MB) * 2, numpy.uint8).copy()
+    count, most = scale.of(1_000), 8 * scale.workers
+    for future in [contender.submit(workloads.infer, array) for _ in range(2 * most)]:
+        future.result()
+    began = time.monotonic()
+    for _ in range(count // 4):
+        workloads.infer(array)
+    direct = count // 4 / (time.monotonic() - began)
+    taken, spans, under_way = [], [], deque[Any]()
+    with machine.Window() as window:
+        for _ in range(count):
+            if len(under_way) == most:
+                spans.append(under_way.popleft().result())
+            start = time.perf_counter_ns()
+            under_way.append(contender.submit(workloads.infer, array))
+            taken.append((time.perf_counter_ns() - start) / 1000)
+        spans += [future.result() for future in under_way]
+    spans.sort()
+    pauses = [
+        (following[1] - span[2]) * 1e6 for span, following in pairwise(spans) if span[0] == following[0]
+    ]
+    figures = {"handed": statistics.median(taken), "pause": statistics.median(pauses)}
+    return Measured(figures | {"infer": count / window.seconds / direct}, window, {"direct": direct})
+
+
 def payload_echo(
     contender: Contender,
     scale: Scale,
@@ -299,6 +332,7 @@ MEASURE: dict[str, Callable[[Contender, Scale], Measured]] = {
     "busy": busy,
     "bytes": byte_echo,
     "numpy": numpy_echo,
+    "infer": inference,
 }
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
+from benchmarks.contender import ALL_ROWS, FUTURE_ROWS, Futures, Pending, Sizes, Work
 from benchmarks.graphs import GRAPH_ROWS
 from benchmarks.rates import RATE_ROWS
 
@@ -16,7 +16,7 @@ class TaskmeshEmbedded(Futures):
 
     sizes = Sizes(noops=100_000, mapped=1_000_000, trips=1_000)
     nodes = 100_000
-    rows = ALL_ROWS | GRAPH_ROWS | RATE_ROWS
+    rows = ALL_ROWS | FUTURE_ROWS | GRAPH_ROWS | RATE_ROWS
     bulk = "Mesh.map(chunksize=100)"
 
     @classmethod

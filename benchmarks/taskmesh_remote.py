@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.contender import ALL_ROWS
+from benchmarks.contender import ALL_ROWS, FUTURE_ROWS
 from benchmarks.rates import RATE_ROWS
 from benchmarks.taskmesh_embedded import TaskmeshEmbedded
 
@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-c", "import sys; from taskmesh.cli import main; sys
 class TaskmeshRemote(TaskmeshEmbedded):
     """`taskmesh hub`, one `taskmesh worker` with all slots, and a client in this process."""
 
-    rows = (ALL_ROWS - {"start"}) | RATE_ROWS
+    rows = (ALL_ROWS - {"start"}) | FUTURE_ROWS | RATE_ROWS
 
     def __init__(self) -> None:
         self.address = ""

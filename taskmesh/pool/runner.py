@@ -187,7 +187,7 @@ class TaskRunner:
         while True:
             try:
                 stage = "argument"
-                args, kwargs = loads(payloads[index])
+                (args, kwargs), payloads[index] = loads(payloads[index]), b""  # a large one's file is free
                 stage = "exception"
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 if children.may_exist:
@@ -196,7 +196,7 @@ class TaskRunner:
                 out: Any = _NONE if result is None else dumps(result, what=what)
                 if type(out) is not bytes:
                     out.to_fd()  # if there is none to be had, the task fails and not the slot
-                    payloads[index], args, kwargs, result = b"", (), {}, None  # now their files may be reused
+                del args, kwargs, result  # the next ones may take their memory
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 outbox.index, outbox.offset = entry, offset
                 self._fail(stage, error)
@@ -242,22 +242,20 @@ class TaskRunner:
     def _perform_each(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
         flags = BREAK
         while True:
-            data = run.payloads[self._index]
             if spec.kind == FIRING:
-                self._tick, data = split_tick(data)
+                self._tick, run.payloads[self._index] = split_tick(run.payloads[self._index])
             self._limit.fired = False
             self._stage = "argument"
             try:
                 if spec.kind == CHUNK:
-                    out = self._chunk(spec, function, data)
+                    out = self._chunk(spec, function, run)
                 elif spec.timeout > 0:
                     self._deadline = time.monotonic() + spec.timeout
-                    out = self._limit.call(spec.timeout, self._one, spec, function, data)
+                    out = self._limit.call(spec.timeout, self._one, spec, function, run)
                 else:
-                    out = self._one(spec, function, data)
+                    out = self._one(spec, function, run)
                 if isinstance(out, payload.Blob):
                     out.to_fd()
-                    data = run.payloads[self._index] = b""
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 self._fail(self._stage, error)
                 flags = BREAK
@@ -273,15 +271,21 @@ class TaskRunner:
 
     # --- tasks ---
 
-    def _one(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
+    def _argument(self, run: LaneRun) -> payload.Payload:
+        """Give up the task's payload: a large one's file may be used again when it has been rebuilt."""
+        data: payload.Payload = run.payloads[self._index]
+        run.payloads[self._index] = b""
+        return data
+
+    def _one(self, spec: Spec, function: Callable[..., Any], run: LaneRun) -> payload.Payload:
         if spec.codec not in (PICKLE, SAFE):
-            encoded = payload.loads_encoded(data)
+            encoded = payload.loads_encoded(self._argument(run))
             self._stage = "exception"
             answer = function(encoded)
             self._children.wait()
             self._stage = "result"
             return payload.dumps_encoded(answer, what=f"the result of {spec.name}")
-        args, kwargs = payload.loads_call(data)
+        args, kwargs = payload.loads_call(self._argument(run))
         self._stage = "exception"
         result = function(*args, **kwargs)
         self._children.wait()
@@ -290,9 +294,9 @@ class TaskRunner:
             return payload.dumps_plain(result, what=f"the result of {spec.name}")
         return payload.dumps(result, what=f"the result of {spec.name}")
 
-    def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
+    def _chunk(self, spec: Spec, function: Callable[..., Any], run: LaneRun) -> payload.Payload:
         """Calls the function for each item; one that fails does not stop the others."""
-        items, starred, carried = payload.loads_chunk(data)
+        items, starred, carried = payload.loads_chunk(self._argument(run))
         values: list[Any] = []
         failures: dict[int, SlotFailure] = {}
         if carried:

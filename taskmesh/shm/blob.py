@@ -5,23 +5,22 @@ file, and rebuilding the value copies them into memory of its own.
 
 Why files: a descriptor passes between the processes of one machine at no cost, whatever the size. Why they
 are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
-instead of mapping them: page faults cost more than the copy (1 MiB: 70 us to read, 250 us to map and scan) if
-it goes into memory that was used before. A reader that keeps all needs fresh memory (600 us): `_Crowd`.
+instead of giving views of a mapping: page faults cost more than the copy (1 MiB: 70 us to copy, 250 us to map
+and scan) if it goes into memory that was used before. A reader that keeps all needs fresh memory (600 us):
+`_Crowd`.
 """
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import resource
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 from taskmesh.errors import TaskTimeout
-from taskmesh.shm.files import HEADER, Buffer, File, Mapping, fresh_memory
+from taskmesh.shm.files import DESCRIPTORS, HEADER, MAP_FROM, Buffer, File, Mapping, fresh_memory
 
 Layout = list[tuple[int, int, int]]
 
@@ -34,21 +33,16 @@ SMALL: Final = 64 << 10
 MEMFD_FROM: Final = 128 << 10
 """Bytes from which a payload made here goes into a memfd at once."""
 
-MAP_FROM: Final = 16 << 20
-"""Bytes from which a part is mapped by its reader instead of copied."""
-
 CROWD_MAP_FROM: Final = 512 << 10
 """The same where many files wait and what is read is kept."""
 
 FRESH_FROM: Final = 32 << 20
 """Bytes from which malloc gives memory that was used before to nobody."""
 
-_DESCRIPTORS: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-MAX_LIVE: Final = min(256, max(16, _DESCRIPTORS // 4))
+MAX_LIVE: Final = min(256, max(16, DESCRIPTORS // 4))
 """Payload descriptors that this process keeps open at a time; beyond it payloads stay on the heap."""
 
-MAX_MAPPED: Final = min(512, max(4, _DESCRIPTORS // 16))
+MAX_MAPPED: Final = min(512, max(4, DESCRIPTORS // 16))
 """Mappings at a time, beyond which parts are copied: each keeps two descriptors open."""
 
 _ALIGN = 64
@@ -169,10 +163,7 @@ class Blob:
         Raises:
             OSError: the file is shorter than the layout says (the descriptor is closed).
         """
-        if os.fstat(fd).st_size < _end(layout):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "a payload's file is shorter than its layout")
-        blob, file = cls(None, layout), File.to_read(fd, relayed=relayed)
+        blob, file = cls(None, layout), File.to_read(fd, _end(layout), relayed=relayed)
         if len(_live) < min(MAX_LIVE, _room[0]):
             blob._hold(file)
             _crowd.unread.add(fd)

@@ -24,8 +24,8 @@ PICKLING = tuple(
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
 SPECIAL_NEEDS = {
     "taskmesh/core/hub/ticks.py": frozenset({"cronsim", "datetime", "zoneinfo"}),  # calendars, no clock
-    "taskmesh/shm/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
-    "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
+    "taskmesh/shm/blob.py": frozenset({"mmap", "os"}),  # payloads in memory files
+    "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "resource", "tempfile"}),  # the files
     "taskmesh/serialize/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
     "taskmesh/serialize/fingerprint.py": frozenset(
         {"dis", "logging", "marshal"}

@@ -29,6 +29,12 @@ def payload_files(pid):
     return found
 
 
+def payload_descriptors():
+    """This process's descriptors of memory files."""
+    links = Path("/proc/self/fd")
+    return [int(link.name) for link in links.iterdir() if link.is_symlink() and os.readlink(link) == MEMFD]
+
+
 def only_hub_and_worker(programs, bind="tcp://127.0.0.1:0", **env):
     hub, address = programs.hub(bind, **env)
     return hub, programs.worker(address, slots=2, **env), address
@@ -67,6 +73,38 @@ def test_files_are_used_again_and_no_payload_shows_another(mesh):
         assert list(mesh.map(workload.echo, content)) == content
 
     assert len(payload_files(os.getpid())) <= 16
+
+
+def test_an_array_that_a_task_keeps_never_changes():
+    with Mesh(workers=1) as mesh:
+        for turn in range(20):
+            kept = mesh.submit(workload.keep, numpy.full(SIZES[0], turn, numpy.uint8)).result(20)
+            assert kept == list(range(turn + 1))
+
+        assert len(payload_files(os.getpid())) <= 3, "its file was used again"
+
+
+def test_a_slot_maps_a_file_once_and_gives_it_back_when_it_is_idle():
+    with Mesh(workers=1) as mesh:
+        slot = mesh.submit(workload.forget_files_after, 0.05).result(20)
+        for turn in range(20):
+            sent = numpy.full(SIZES[0], turn, numpy.uint8)
+            assert mesh.submit(workload.total, sent).result(20) == turn * SIZES[0]
+        wait_until(lambda: not payload_files(slot))
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_file_may_be_used_again_while_the_task_that_it_brought_runs(tmp_path, timeout):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(workers=1) as mesh:
+        data = numpy.ones(SIZES[0], numpy.uint8)
+        held = task(workload.held_sum).with_options(timeout=timeout)
+        future = mesh.submit(held, data, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+
+        assert [os.pread(fd, 1, 0) for fd in payload_descriptors()] == [b"\1"]
+        gate.touch()
+        assert future.result(20) == SIZES[0]
 
 
 def test_more_payloads_than_a_process_may_have_open_arrive(mesh):

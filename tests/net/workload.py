@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from taskmesh import task
 from taskmesh.client.nested_client import client_here
+from taskmesh.shm import files
 from tests.harness.journal import note, words
 from tests.harness.waiting import wait_until
 
@@ -124,6 +125,22 @@ def held_sum(data: Any, journal: str, word: str, gate: str) -> int:
     total = int(data.sum())
     data[:] = 0
     return total
+
+
+def keep(data: Any, _kept: list[Any] = []) -> list[int]:  # noqa: B006  as a task does that caches
+    """Keeps each array that it is given; returns what they hold, the only number in each."""
+    _kept.append(data)
+    return [int(each[0]) if (each == each[0]).all() else -1 for each in _kept]
+
+
+def total(data: Any) -> int:
+    return int(data.sum())
+
+
+def forget_files_after(seconds: float) -> int:
+    """Lets its slot keep idle memory files for so long; returns its process id."""
+    files.KEPT_S = seconds  # type: ignore[misc]
+    return os.getpid()
 
 
 def sum_at_third(data: Any, journal: str) -> int:

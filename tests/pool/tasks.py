@@ -49,6 +49,26 @@ def calendar_of_schedules() -> bool:
     return "cronsim" in sys.modules
 
 
+class Counted:
+    """An argument that counts how many of its kind there are in a slot when it comes."""
+
+    alive = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"among": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Counted.alive += 1
+        self.among = Counted.alive
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+
+def among(counted: Counted) -> int:
+    return counted.among
+
+
 def surroundings() -> dict[str, Any]:
     """What the slot's process is like."""
     return {

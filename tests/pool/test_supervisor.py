@@ -243,6 +243,15 @@ def test_large_values_travel_beside_the_socket(driver, size):
     assert (values[serials[2]]["large"] == array).all()
 
 
+def test_arguments_are_gone_when_the_next_ones_come(driver):
+    driver.start(0)
+
+    serials = driver.call(0, tasks.among, *[(tasks.Counted(),) for _ in range(3)])
+
+    driver.run_until(lambda: driver.finished(0, serials))
+    assert [driver.values[0][serial] for serial in serials] == [1, 1, 1]
+
+
 def test_more_large_values_than_a_message_takes_descriptors(driver):
     driver.start(0)
     value = b"x" * 70_000

@@ -46,6 +46,10 @@ def inode(blob):
     return os.fstat(blob.fd).st_ino
 
 
+def inode_size(blob):
+    return os.fstat(blob.fd).st_size
+
+
 def test_a_file_is_used_again_when_its_only_receiver_is_through(spares):
     first = packed(1)
     file = inode(first)
@@ -158,12 +162,18 @@ def test_what_a_forked_child_may_look_at_is_not_used_again(spares, size):
     assert file not in map(inode, again)
 
 
-@pytest.mark.parametrize("kind", ["received", "made", "spare"])
+def read_through_memory(blob):
+    """Have a received file mapped; return the number of the descriptor that its memory keeps."""
+    blob.reader_parts()
+    return files._mapped[blob._file.identity]._own
+
+
+@pytest.mark.parametrize("kind", ["received", "made", "spare", "mapped"])
 def test_another_file_that_has_got_its_number_is_left_alone(spares, tmp_path, kind):
     made = packed(1)
-    blob = send(made) if kind == "received" else made
+    blob = send(made) if kind in {"received", "mapped"} else made
     assert blob.fd is not None
-    number = blob.fd
+    number = read_through_memory(blob) if kind == "mapped" else blob.fd
     mine = tmp_path / "mine"
     mine.write_bytes(b"\1 is mine")
     if kind == "spare":
@@ -173,9 +183,9 @@ def test_another_file_that_has_got_its_number_is_left_alone(spares, tmp_path, ki
         try:
             if kind == "spare":
                 assert packed(2).fd != number
-                files.keep_spares(0)
             else:
                 del made, blob
+            files.keep_spares(0)
             assert os.path.samestat(os.fstat(number), mine.stat())
         finally:
             os.close(number)
@@ -281,7 +291,8 @@ def test_a_file_is_not_kept_where_memory_is_short(spares, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_spare_files_are_bounded_in_number_and_bytes(spares):
+def test_spare_files_are_bounded_in_number_and_bytes(spares, monkeypatch):
+    monkeypatch.setattr(files, "_MAX_KEPT", 16)
     made = [packed(i, 1 << 20) for i in range(6)]
     del made
     assert sum(spare.size for spare in spares) <= 4 << 20
@@ -299,15 +310,15 @@ def test_spare_files_are_bounded_in_number_and_bytes(spares):
     assert spares == []
 
 
-def test_a_file_that_is_used_over_and_over_is_filled_through_memory(spares, monkeypatch):
-    in_turn(2)
+def test_a_file_that_is_used_again_is_filled_through_memory(spares, monkeypatch):
+    in_turn(1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", refuse_data)
-        third = packed(3)
-    assert third.fd is not None, "it was filled without a call"
-    assert bytes(third.parts[1]) == b"\3" * MEMFD_FROM
+        second = packed(3)
+    assert second.fd is not None, "it was filled without a call"
+    assert bytes(second.parts[1]) == b"\3" * MEMFD_FROM
 
-    del third
+    del second
     grown = packed(4, 2 * MEMFD_FROM)
     assert bytes(grown.parts[1]) == b"\4" * (2 * MEMFD_FROM), "what goes beyond the memory is written"
     del grown
@@ -337,7 +348,7 @@ def test_files_whose_pages_can_be_taken_away_are_not_mapped(spares, monkeypatch)
     monkeypatch.delattr(os, "memfd_create")
     made = in_turn(4)
 
-    assert made._file.uses == 3
+    assert len(spares) == 0
     assert made._file.memory is None
     assert bytes(made.parts[1]) == b"\3" * MEMFD_FROM
 
@@ -346,7 +357,7 @@ def test_without_descriptors_for_a_mapping_calls_do(spares, monkeypatch):
     def none_left(*args):
         raise OSError(errno.EMFILE, "too many open files")
 
-    in_turn(2)
+    in_turn(1)
     with monkeypatch.context() as patch:
         patch.setattr(mmap, "mmap", none_left)
         made = packed(3)
@@ -359,7 +370,7 @@ def test_a_time_limit_that_strikes_as_a_file_is_mapped_is_passed_on(spares, monk
     def late(*args):
         raise TaskTimeout("5 s are over")
 
-    in_turn(2)
+    in_turn(1)
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
         patch.setattr(mmap, "mmap", late)
@@ -368,6 +379,112 @@ def test_a_time_limit_that_strikes_as_a_file_is_mapped_is_passed_on(spares, monk
 
     assert len(os.listdir("/proc/self/fd")) == before - 1, "the file is closed"
     assert spares == []
+
+
+def refuse_read(*args):
+    """Stands for os.pread and os.preadv."""
+    raise OSError(errno.EIO, "input/output error")
+
+
+def test_a_file_is_read_through_memory_and_what_was_read_is_a_copy(spares, monkeypatch):
+    monkeypatch.setattr(os, "preadv", refuse_read)
+    seen, inodes = [], set()
+    for fill in range(4):
+        made = packed(fill)
+        inodes.add(inode(made))
+        received = send(made)
+        head, part = received.reader_parts()
+        part[0] = 99
+        seen.append((bytes(head), part))
+        del made, received, part
+
+    assert len(inodes) == 1
+    assert len(files._mapped) == 1, "it is mapped once"
+    for fill, (head, part) in enumerate(seen):
+        assert head == b"p" * 100
+        assert bytes(part) == b"\x63" + bytes([fill]) * (MEMFD_FROM - 1)
+
+
+def test_a_file_that_has_grown_is_mapped_anew(spares, monkeypatch):
+    for fill, size in enumerate([MEMFD_FROM, 2 * MEMFD_FROM, MEMFD_FROM]):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "preadv", refuse_read)
+            part = send(packed(fill, size)).reader_parts()[1]
+        assert bytes(part) == bytes([fill]) * size
+
+    assert len(files._mapped) == 1
+
+
+@pytest.mark.parametrize("limit", ["number", "bytes", "no spares", "size"])
+def test_beyond_what_may_stay_mapped_calls_do(spares, monkeypatch, limit):
+    made = [packed(fill) for fill in range(4)]
+    received = [send(one) for one in made]
+    if limit == "number":
+        monkeypatch.setattr(files, "_MAX_KEPT", 2)
+    elif limit == "size":
+        monkeypatch.setattr(files, "MAP_FROM", MEMFD_FROM)
+    else:
+        monkeypatch.setattr(files, "_filled", {})
+        files.keep_spares(2 * inode_size(made[0]) if limit == "bytes" else 0)
+
+    parts = [one.reader_parts()[1] for one in received]
+
+    assert [part[-1] for part in parts] == [0, 1, 2, 3]
+    assert len(files._mapped) == (2 if limit in {"number", "bytes"} else 0)
+
+
+def test_readers_of_one_file_share_its_memory(spares):
+    made = packed(7)
+    received = [send(made) for _ in range(3)]
+
+    parts = [one.reader_parts()[1] for one in received]
+    parts[0][:] = bytes(MEMFD_FROM)
+
+    assert len(files._mapped) == 1
+    assert bytes(parts[1]) == bytes(parts[2]) == b"\7" * MEMFD_FROM
+
+
+def test_what_has_not_been_read_for_a_while_is_unmapped(spares):
+    made = packed(1)
+    before = len(os.listdir("/proc/self/fd"))
+    send(made).reader_parts()
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+    assert files.close_idle(10.0)
+    assert files.close_idle(10.0 + files.KEPT_S - 0.1)
+    assert not files.close_idle(10.0 + files.KEPT_S)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("through", [True, False])
+def test_pages_of_a_closed_file_are_given_back_wherever_it_is_mapped(spares, through):
+    made = packed(1)
+    received = send(made)
+    received.reader_parts()
+    looking = os.dup(made.fd)
+    try:
+        if through:
+            del received
+        del made
+        files.keep_spares(1)
+
+        assert spares == []
+        assert (os.fstat(looking).st_blocks == 0) == through
+    finally:
+        os.close(looking)
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_forked_child_has_nothing_mapped(spares):
+    made = packed(1)
+    send(made).reader_parts()
+    child = os.fork()
+    if not child:
+        os._exit(len(files._mapped))  # noqa: TID251 -- not pytest's exit
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(files._mapped) == 1
+    assert bytes(send(made).reader_parts()[1]) == b"\1" * MEMFD_FROM, "its pages are still there"
 
 
 def test_what_has_not_been_used_for_a_while_is_closed(spares):
