@@ -32,6 +32,7 @@ from taskmesh.pool.tickets import ticket
 from taskmesh.retry import verdict
 from taskmesh.serialize import code, payload, upstream
 from taskmesh.serialize.chunks import FLAT, BadItem, snapshot
+from taskmesh.serialize.namespaces import Scope, enter
 from taskmesh.serialize.values import class_name
 from taskmesh.wire.runs import CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.schedules import split_tick
@@ -62,7 +63,7 @@ class TaskRunner:
         self._slot = slot
         self._mended = False
         self._specs: dict[int, Spec] = {}
-        self._functions: dict[int, Callable[..., Any]] = {}
+        self._functions: dict[int, tuple[Callable[..., Any], Scope]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
         self.is_forked_child = False
         self._depth = sys.getrecursionlimit()
@@ -136,9 +137,12 @@ class TaskRunner:
         self._mended = False
         try:
             spec = self._specs[run.spec]
-            function = self._functions.get(run.spec)
-            if function is None:
-                function = self._load(run.spec, spec)
+            loaded = self._functions.get(run.spec)
+            if loaded is None:
+                loaded = self._load(run.spec, spec)
+            else:
+                enter(loaded[1])
+            function = loaded[0]
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
         if spec.kind != CALL or spec.timeout > 0 or spec.codec != PICKLE or run.needs:
@@ -157,11 +161,13 @@ class TaskRunner:
         if sys.getrecursionlimit() < self._depth:
             sys.setrecursionlimit(self._depth)
 
-    def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
-        """The spec's function; its bytes are not needed any more, and may be large."""
-        function = self._functions[number] = runnable(code.load_function(spec.function))
+    def _load(self, number: int, spec: Spec) -> tuple[Callable[..., Any], Scope]:
+        """The spec's function and what its globals stand for; its bytes may be large, and go."""
+        scope = Scope()
+        enter(scope)
+        loaded = self._functions[number] = runnable(code.load_function(spec.function)), scope
         self._specs[number] = msgspec.structs.replace(spec, function=b"")
-        return function
+        return loaded
 
     def _refuse(self, run: LaneRun, mine: bytes, error: BaseException) -> bool:
         """Fail every task of a run whose function is not to be had."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
+from taskmesh.serialize.namespaces import Scope
 from taskmesh.serialize.values import MARK, PASS, class_name, encode_plain, type_name
 from taskmesh.shm.files import Buffer
 
@@ -128,7 +129,7 @@ def pack_items(items: Items, buffers: list[memoryview]) -> bytes:
 
 
 def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
-    definitions = Definitions()
+    definitions = Definitions(all_functions=True)
     entries, counts = _entries(items, buffers, lambda value, taken: definitions.encode(value, taken) + MARK)
     try:
         shared = definitions.dump()
@@ -139,7 +140,7 @@ def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
         entries, counts = _entries(items, buffers, encode)
         shared = b""
     own: list[memoryview] = []
-    data = encode((entries, counts, shared and shared + MARK, items.extra), own)
+    data = encode((entries, counts, shared, items.extra), own)
     buffers[:0] = own  # before the items' buffers, since it is rebuilt before them
     return data
 
@@ -201,7 +202,7 @@ def unpack_items(data: Buffer, buffers: Iterable[Buffer], what: str) -> tuple[li
     return values, extra
 
 
-def _unpack(entry: bytes | str, buffers: list[Buffer], shared: list[object] | None, what: str) -> Any:
+def _unpack(entry: bytes | str, buffers: list[Buffer], shared: Scope | None, what: str) -> Any:
     if isinstance(entry, str):
         return BadItem(entry)
     try:

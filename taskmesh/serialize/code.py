@@ -125,7 +125,7 @@ def load_function(data: bytes) -> Function:
         elif data in {_CARRIED, _AWAITED}:
             fn = _call if data == _CARRIED else _await
         elif data[:1] == _PICKLE:
-            fn = unwrap(_rebuild(data[1:]))
+            fn = unwrap(_rebuild(data[1:], keep=True))
         else:
             raise FunctionUnavailable("these are not a function's bytes; the client speaks another version")
     except UnicodeDecodeError as error:
@@ -382,9 +382,9 @@ def _import_problem(module: str, error: BaseException) -> str:
     return f"{failed}. Check that `python -c 'import {module}'` works on the worker"
 
 
-def _rebuild(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
+def _rebuild(data: Buffer, buffers: Iterable[Buffer] = (), *, keep: bool = False) -> Any:
     try:
-        return decode(data, buffers)
+        return decode(data, buffers, keep=keep)
     except PASS:
         raise
     except WrongPython as error:

@@ -7,14 +7,13 @@ unpicklers stop before them.
 from __future__ import annotations
 
 import io
-import itertools
 import pickle
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterable
+from functools import _lru_cache_wrapper, cache
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, Protocol
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
 from taskmesh.serialize import annotation, reducers
@@ -43,6 +42,9 @@ REGISTERED: Final[list[bytes]] = []
 
 PIPES: Final = "multiprocessing.connection"
 """A module whose objects are numbers of descriptors when they are pickled; it may not be imported yet."""
+
+CODE: Final = (FunctionType, type, _lru_cache_wrapper)
+"""Types of what is found by a name of its own."""
 
 STOP: Final = ord(".")
 """The last byte of a pickle."""
@@ -194,29 +196,49 @@ def keeper(buffers: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
     return keep
 
 
+class Names(Protocol):
+    """Knows the names by which parts of a value go apart from it.
+
+    Attributes:
+        keys: those of objects that are no functions or classes, by the objects' ids.
+    """
+
+    keys: dict[int, tuple[str, str, str]]
+
+    def refer(self, obj: Any) -> tuple[Any, ...] | None:
+        """Return what stands in the place of a function or class by value; None if it goes along."""
+
+    def named(self, key: tuple[str, str, str]) -> tuple[str, str, str] | None:
+        """Return the name of any other object, None for the one that is being pickled."""
+
+    def globals_of(self, fn: FunctionType) -> tuple[Any, ...] | None:
+        """Return what a reducer says of a function's globals, None if they go along with it."""
+
+
 def encode_by_value(
-    value: object, buffers: list[memoryview] | None, number: Callable[[object], int | None]
+    value: object, buffers: list[memoryview] | None, names: Names, *, apart: bool = False
 ) -> bytes:
     """The pickle that cloudpickle makes of a value, without a mark.
 
     Args:
         value: anything that cloudpickle can do.
         buffers: as for `encode_plain`.
-        number: asked for each class and function: a number stands in its place, unless it gives None.
+        names: asked for each class and function.
+        apart: ask it for every other object, too.
 
     Raises:
         Exception: whatever the value's own code or cloudpickle raise; `buffers` is then as it was.
     """
     file = io.BytesIO()
     taken: list[memoryview] = []
-    _sharing_pickler()(file, None if buffers is None else keeper(taken), number).dump(value)
+    _picklers()[apart](file, None if buffers is None else keeper(taken), names).dump(value)
     if buffers is not None:
         buffers += taken
     return file.getvalue()
 
 
 @cache
-def _sharing_pickler() -> Any:
+def _picklers() -> tuple[Any, Any]:
     module = cloudpickle()
     made = reducers.Reducers(module)
     made.update(annotation.reducers(module))
@@ -226,30 +248,65 @@ def _sharing_pickler() -> Any:
     class SharingPickler(module.Pickler):  # type: ignore[misc,name-defined]
         dispatch_table: ClassVar[Any] = made
 
-        def __init__(self, file: io.BytesIO, keep: Any, number: Callable[[object], int | None]) -> None:
+        def __init__(self, file: io.BytesIO, keep: Any, names: Names) -> None:
             super().__init__(file, 5, buffer_callback=keep)
-            self._number = number
+            self.names = names
 
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, (type, FunctionType)):
-                number = self._number(obj)
-                if number is not None:
-                    return definition, (number,)
+            if isinstance(obj, CODE):
                 if is_by_value(obj):
-                    return self._by_value(obj)
+                    place = self.names.refer(obj)
+                    return self._by_value(obj) if place is None else (definition, place)
+                if isinstance(obj, FunctionType):
+                    return NotImplemented
             return super().reducer_override(obj)
 
         def _by_value(self, obj: Any) -> Any:
             if isinstance(obj, type):
-                slotted = reducers.has_slots(obj)
-                made = reducers.slotted_class(module, obj) if slotted else super().reducer_override(obj)
-                return annotation.with_annotations(made, obj)
+                return _class_by_value(module, obj, super().reducer_override)
+            if reducers.is_cached(obj):
+                return NotImplemented
             if reducers.is_dispatcher(obj):
                 return reducers.dispatcher(obj)
-            made = super().reducer_override(annotation.told(obj))
-            return annotation.with_type_params(made, obj)
+            reduced = _with_globals(
+                super().reducer_override(annotation.told(obj)), self.names.globals_of(obj)
+            )
+            return annotation.with_type_params(reduced, obj)
 
-    return SharingPickler
+    class NamingPickler(SharingPickler):
+        persistent_id = _name_of
+
+    return SharingPickler, NamingPickler
+
+
+def _name_of(pickler: Any, obj: object) -> Any:
+    key = pickler.names.keys.get(id(obj))
+    return key and pickler.names.named(key)
+
+
+def _class_by_value(module: ModuleType, cls: type, reduce: Callable[[type], Any]) -> Any:
+    made = reducers.slotted_class(module, cls) if reducers.has_slots(cls) else reduce(cls)
+    made[2][0].pop("__slotnames__", None)  # it comes with the first object that is pickled
+    return annotation.with_annotations(made, cls)
+
+
+def _with_globals(reduced: tuple[Any, ...], scope: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """Return what cloudpickle's reducer says of a function, with its globals as `Names` says, if it does."""
+    if scope is None:
+        return reduced
+    make, (code, _, *rest), state, *others = reduced
+    state[1]["__globals__"] = {}
+    return make, (code, _Reduced(scope), *rest), state, *others
+
+
+class _Reduced:
+    """An object in whose place a pickle has what a reducer says of it."""
+
+    def __init__(self, reduced: tuple[Any, ...]) -> None:
+        self._reduced = reduced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._reduced
 
 
 def _module(module: ModuleType) -> Any:
@@ -266,21 +323,22 @@ def _text_file(file: io.TextIOWrapper) -> tuple[Any, ...]:
     raise TypeError(f"cannot pickle the open file {file!r:.200}")
 
 
-def definition(number: int) -> object:
-    """In a pickle: the definition of that number, which came apart. `ByValueUnpickler` puts it in.
+def definition(*key: Any) -> object:
+    """In a pickle: the definition of that name, which came apart. `ByValueUnpickler` puts it in.
 
     Raises:
         UnpicklingError: some other unpickler came along.
     """
-    raise pickle.UnpicklingError(f"definition {number} came apart from this pickle")
+    raise pickle.UnpicklingError(f"definition {key} came apart from this pickle")
 
 
 def is_by_value(obj: Any) -> bool:
-    """Return True if a class or function travels by value, since importing its module does not give it."""
+    """Return True if some CODE travels by value, since importing its module does not give it."""
     if isinstance(obj, type) and obj.__module__ == "builtins":
         return False  # also those without a name there, like the type of None
     is_by_value_module(str(obj.__module__))  # it may be the first of its module
-    return not cloudpickle()._should_pickle_by_reference(obj)
+    found = cloudpickle()._lookup_module_and_qualname(obj)
+    return found is None or cloudpickle()._is_registered_pickle_by_value(found[0])
 
 
 def decode_plain(data: Buffer, buffers: Iterable[Buffer]) -> Any:
@@ -299,10 +357,11 @@ class ByValueUnpickler(pickle.Unpickler):
     copies made elsewhere: methods would lose the globals of the user's own `__main__`.
     """
 
-    _states: States | None = None  # made when needed: the pickle of a value holds no class itself
-
     def __init__(
-        self, data: Buffer, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None
+        self,
+        data: Buffer,
+        buffers: Iterable[Buffer] = (),
+        shared: Callable[[tuple[Any, ...]], object] | None = None,
     ) -> None:
         minor = data[-2]
         if minor != _MINOR:
@@ -314,88 +373,43 @@ class ByValueUnpickler(pickle.Unpickler):
         """As usual, but with our own ways of remaking classes, and with what came apart from this pickle."""
         if module == "cloudpickle.cloudpickle":
             if name == "_class_setstate":
-                return partial(_set_class_state, self.states())
+                return _set_class_state
             if name in {"_make_skeleton_class", "_make_skeleton_enum"}:
                 return _note_received(getattr(cloudpickle(), name))
         if name == "definition" and module == __name__ and self._shared is not None:
-            return self._shared.__getitem__
+            return lambda *key: self.persistent_load(key)
         return super().find_class(module, name)
 
-    def states(self) -> States:
-        """Return what classes are given by `load`."""
-        if self._states is None:
-            self._states = States()
-        return self._states
+    def persistent_load(self, key: Any) -> object:
+        """Return what came apart from this pickle."""
+        return definition(*key) if self._shared is None else self._shared(tuple(key))
 
 
-class _State(NamedTuple):
-    """The latest state of a class that came from elsewhere: a number, and the names of its attributes."""
-
-    number: int
-    names: frozenset[str]
-
-
-_received: weakref.WeakKeyDictionary[type, _State] = weakref.WeakKeyDictionary()
-_making: Final[set[str]] = set()
-_numbers: Final = itertools.count(1)
-_latest: Final = [0]
-_NEW: Final = _State(0, frozenset())
-
-
-class States:
-    """The states that some classes have been given, to tell later whether they still have these."""
-
-    __slots__ = ("_given", "_seen")
-
-    def __init__(self) -> None:
-        self._given: list[tuple[type, int]] = []
-        self._seen = 0
-
-    def add(self, cls: type, number: int) -> None:
-        """A class has been given the state of that number."""
-        self._given.append((cls, number))
-
-    def hold(self) -> bool:
-        """Return whether none of the classes has been given another state since."""
-        latest = _latest[0]
-        if self._seen == latest:
-            return True
-        if any(_received.get(cls, _NEW).number != number for cls, number in self._given):
-            return False
-        self._seen = latest
-        return True
+_received: Final[weakref.WeakKeyDictionary[type, frozenset[str]]] = weakref.WeakKeyDictionary()
+"""Classes that came from elsewhere, and the names of their attributes."""
 
 
 def _note_received(make: Callable[..., type]) -> Callable[..., type]:
     """Wraps a maker of class skeletons; its last but one argument is the class's tracker id."""
 
     def remake(*args: Any) -> type:
-        tracker = args[-2]
-        known = tracker in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID and tracker not in _making
+        known = args[-2] in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID
+        cls = make(*args)
         if not known:
-            _making.add(tracker)  # first: another thread may get the class before this one has noted it
-        try:
-            cls = make(*args)
-            if not known:
-                _received.setdefault(cls, _NEW)
-        finally:
-            _making.discard(tracker)
+            _received.setdefault(cls, frozenset())
         return cls
 
     return remake
 
 
-def _set_class_state(states: States, cls: type, state: Any) -> type:
+def _set_class_state(cls: type, state: Any) -> type:
     former = _received.get(cls)
     if former is not None:
         names = frozenset(state[0])
-        for name in (former.names - names).intersection(vars(cls)):
+        for name in (former - names).intersection(vars(cls)):
             type.__delattr__(cls, name)
         cloudpickle()._class_setstate(cls, state)
-        number = next(_numbers)
-        _received[cls] = _State(number, names)
-        _latest[0] = number
-        states.add(cls, number)
+        _received[cls] = names
     return cls
 
 

@@ -33,6 +33,8 @@ SPECIAL_NEEDS = {
     "taskmesh/serialize/annotation.py": frozenset(
         {"annotationlib", "sys"}
     ),  # which Python defers annotations
+    "taskmesh/serialize/encoding.py": frozenset({"sys"}),  # the module that a function is of
+    "taskmesh/serialize/namespaces.py": frozenset({"threading", "uuid"}),  # a random name; threads unpickle
     "taskmesh/serialize/upstream.py": frozenset({"contextvars"}),  # the call that a thread encodes
     "taskmesh/serialize/reducers.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from taskmesh.serialize import code, payload
+from taskmesh.serialize.namespaces import Scope, enter
 from taskmesh.shm.blob import Blob
 
 
@@ -18,10 +19,16 @@ def call_in_slot(function, *args, check=None, **kwargs):
 
 def call_all_in_slot(calls, check=None):
     """Run several (function, args, kwargs) in one other process; the first exception is raised."""
-    orders = [
-        (code.dump_function(function), _flat(payload.dumps_call(args, kwargs, where="test")))
-        for function, args, kwargs in calls
-    ]
+    return run_in_slot([order(function, *args, **kwargs) for function, args, kwargs in calls], check)
+
+
+def order(function, *args, **kwargs):
+    """Return a call as it travels now."""
+    return code.dump_function(function), _flat(payload.dumps_call(args, kwargs, where="test"))
+
+
+def run_in_slot(orders, check=None):
+    """Run orders one after the other in one other process, as a slot's runner does."""
     run = subprocess.run(
         [sys.executable, "-m", "tests.serialize.echo_slot"],
         input=pickle.dumps((orders, check)),
@@ -43,6 +50,9 @@ def _flat(data):
     return data
 
 
+_loaded = {}
+
+
 def main():
     orders, check = pickle.load(sys.stdin.buffer)
     sys.stdout.buffer.write(pickle.dumps([_answer(*order, check) for order in orders]))
@@ -50,7 +60,13 @@ def main():
 
 def _answer(function_bytes, call, check):
     try:
-        function = code.load_function(function_bytes)
+        if function_bytes in _loaded:
+            function, scope = _loaded[function_bytes]
+            enter(scope)
+        else:
+            scope = Scope()
+            enter(scope)
+            function, _ = _loaded[function_bytes] = code.load_function(function_bytes), scope
         args, kwargs = payload.loads_call(call)
         if check is not None and not eval(check, {"sys": sys}):  # noqa: S307 -- the test's own words
             raise AssertionError(f"not in the slot: {check}")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from taskmesh.errors import SerializationError, TaskTimeout
 from taskmesh.serialize import chunks, payload
 from taskmesh.serialize.chunks import PackedItem, snapshot
+from taskmesh.serialize.values import MARK
 from taskmesh.wire.slot_messages import SlotFailure
 from tests.wire.samples import items_of
 
@@ -213,7 +214,7 @@ def test_nothing_at_all_can_be_rebuilt_is_an_error():
 
     sent = payload.dumps_chunk([(Local(),)])
     entries, counts, definitions, extra = pickle.loads(sent)
-    other = definitions[:-2] + bytes((sys.version_info[1] + 1,)) + definitions[-1:]
+    other = definitions.replace(MARK, bytes((sys.version_info[1] + 1,)) + MARK[1:])
 
     with pytest.raises(SerializationError, match="same Python minor version"):
         loaded(pickle.dumps((entries, counts, other, extra)))

@@ -25,7 +25,9 @@ from tests.serialize.echo_slot import call_all_in_slot, call_in_slot
 
 ROOT = Path(__file__).parents[2]
 LOCK = threading.Lock()
-MAIN_PROGRAMS = ("main_program", "main_slots", "main_functools", "main_annotations", "main_spawned")
+MAIN_PROGRAMS = (
+    *("main_program", "main_slots", "main_functools", "main_annotations", "main_spawned", "main_modules"),
+)
 
 
 def triple(x):

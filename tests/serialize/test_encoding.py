@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,24 +110,7 @@ def test_a_slot_takes_the_latest_state_of_a_class_that_it_has():
     assert len(set(in_another_process(sends, "id(cls)"))) == 1
 
 
-def test_a_state_that_comes_back_has_bytes_of_its_own():
-    class Local:
-        rate = 1
-
-    def uses():
-        return Local.rate
-
-    sends = []
-    for rate in (1, 1, 2, 2, 1):
-        Local.rate = rate
-        sends.append(encode(uses, None))
-
-    assert sends[0] == sends[1]
-    assert sends[2] == sends[3]
-    assert len(set(sends)) == 3, "a slot that knows the first as a function's bytes is told the state anew"
-
-
-def test_two_threads_may_be_given_the_same_class_at_once(monkeypatch):
+def test_threads_that_are_given_the_same_class_at_once_have_one():
     class Local:
         def __getstate__(self):
             return {"a": 1}
@@ -134,32 +118,19 @@ def test_two_threads_may_be_given_the_same_class_at_once(monkeypatch):
         def __setstate__(self, state):
             self.state = state
 
-    module = values.cloudpickle()
-    tracker = module._get_or_create_tracker_id(Local).encode()
-    data = encode(Local(), None).replace(tracker, b"0" * len(tracker))
-    make, made, go_on = module._make_skeleton_class, threading.Event(), threading.Event()
+    tracker = values.cloudpickle()._get_or_create_tracker_id(Local).encode()
+    begin = threading.Barrier(4)
 
-    def held_up(*args):
-        cls = make(*args)
-        if not made.is_set():
-            made.set()
-            assert go_on.wait(20)
-        return cls
+    def decoded(data):
+        begin.wait(20)
+        return decode(data)
 
-    monkeypatch.setattr(module, "_make_skeleton_class", held_up)
-    found = []
-    other = threading.Thread(target=lambda: found.append(decode(data)))
-    other.start()
-    try:
-        assert made.wait(20)
-        mine = decode(data)
-    finally:
-        go_on.set()
-        other.join(20)
-
-    assert mine.state == {"a": 1}
-    assert type(mine) is type(found[0])
-    assert type(mine) is not Local
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(50):
+            data = encode(Local(), None).replace(tracker, f"{number:032}".encode())
+            found = list(threads.map(decoded, [data] * 4))
+            assert [one.state for one in found] == [{"a": 1}] * 4
+            assert len({Local, *map(type, found)}) == 2
 
 
 @pytest.mark.usefixtures("processes")
