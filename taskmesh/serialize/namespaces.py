@@ -19,12 +19,11 @@ from taskmesh.serialize.values import CODE, ByValueUnpickler, is_by_value
 Key = tuple[str, str, str]
 """A program, a module of it, a name in that; of a class that no name leads to, no module and its tracker."""
 
+ABSENT: Final = object()
+"""In place of a name that its module does not have: it is a builtin's, or its lookup fails."""
+
 _PROGRAM: Final = "__taskmesh__"
 """The global by which functions keep their program's modules here, and tell which program they are of."""
-
-
-class ABSENT:
-    """In place of a name that its module does not have: it is a builtin's, or its lookup fails."""
 
 
 class Definition(NamedTuple):

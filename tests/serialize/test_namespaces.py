@@ -1,7 +1,9 @@
 """Objects of a program are the same objects in a slot, for all of the program's functions."""
 
+import contextlib
 import functools
 import gc
+import random
 import sys
 import textwrap
 import types
@@ -172,8 +174,9 @@ def test_a_name_that_the_program_has_no_more_is_gone(draft):
     draft.len = lambda things: -1
     orders = [order(draft.size, "four")]
     del draft.len
+    orders.append(order(draft.size, "four"))
 
-    assert run_in_slot([*orders, order(draft.size, "four"), *orders]) == [-1, 4, -1]
+    assert run_in_slot(orders * 2) == [-1, 4] * 2
 
 
 def test_objects_that_refer_to_each_other_do_so_in_the_slot(draft):
@@ -235,3 +238,79 @@ def test_a_program_is_forgotten_with_the_last_of_its_functions(draft, become):
     gc.collect()
 
     assert program() is None
+
+
+NAMES = [f"n{number}" for number in range(7)]
+SHOW = f"""
+    class Node:
+        rate = 0
+
+        def __init__(self, one, other):
+            self.parts = one, other
+
+
+    def show():
+        found = {{}}
+        for name, get in ({",".join(f"('{name}', lambda: {name})" for name in [*NAMES, "Node"])}):
+            try:
+                found[name] = get()
+            except NameError:
+                pass
+        names = {{id(value): name for name, value in reversed(found.items())}}
+
+        def shown(value, above):
+            if isinstance(value, int) or len(above) > 6:
+                return value if isinstance(value, int) else "deep"
+            name = names.get(id(value))
+            if name in above:
+                return name, "ring"
+            if isinstance(value, (list, tuple)):
+                parts = value
+            elif isinstance(value, dict):
+                parts = [*value.values()]
+            elif isinstance(value, type):
+                parts = [value.rate]
+            elif isinstance(value, Node):
+                parts = [type(value), *value.parts]
+            else:
+                try:
+                    parts = [value()]
+                except NameError:
+                    parts = []
+            return name, type(value).__name__, [shown(part, (*above, name)) for part in parts]
+
+        return [shown(value, ()) for value in found.values()]
+"""
+CHANGES = (
+    "def {n}(): return [{number}, {o}]",
+    "{n} = lambda: {o}",
+    "{n} = [{o}, {p}, {number}]",
+    "{n} = {{'x': {o}}}",
+    "{n} = Node({o}, {p})",
+    "{n} = {number}",
+    "{n} = {o}",
+    "del {n}",
+    "{n}.append({o})",
+    "{n}['y'] = {o}",
+    "Node.rate = {number}",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slot_finds_what_the_program_had_at_each_submission(draft, seed):
+    """However a module changes, in whatever order tasks come: objects with names are the same ones."""
+    chosen = random.Random(seed)
+    execute(draft, SHOW)
+    orders, shown = [], []
+    for _ in range(14):
+        for _ in range(4):
+            n, o, p = chosen.choice(NAMES), *chosen.choices([*NAMES, "Node"], k=2)
+            with contextlib.suppress(NameError, AttributeError, TypeError):
+                change = chosen.choice(CHANGES).format(n=n, o=o, p=p, number=chosen.randrange(5))
+                execute(draft, change)
+        with contextlib.suppress(RecursionError):  # a function that calls itself
+            shown.append(draft.show())
+            orders.append(order(draft.show))
+    plan = [*range(len(orders)), *chosen.choices(range(len(orders)), k=20)]
+
+    assert run_in_slot([orders[number] for number in plan]) == [shown[number] for number in plan]
