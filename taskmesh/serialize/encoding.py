@@ -53,10 +53,7 @@ from taskmesh.shm.files import Buffer
 _MARK_SHARED: Final = bytes((MARK[0], 0xCC))
 _REMEMBERED: Final = 64
 _LARGE: Final = 1 << 20
-_UNNAMED: Final[tuple[type, ...]] = (
-    *(int, float, str, bool, type(None), bytes, tuple, frozenset),
-    *(type, ModuleType, FunctionType, BuiltinFunctionType),
-)
+_UNNAMED: Final = SCALARS | {bytes, tuple, frozenset, type, ModuleType, BuiltinFunctionType}
 """Types of values that are the same wherever they are made, or travel under a name of their own."""
 _DEFINITIONS: Final = tuple[list[Key], list[tuple[list[int], list[int], list[int], bytes]], list[int]]
 
@@ -148,10 +145,11 @@ class Definitions:
         number = self._refs.setdefault(key, len(self._refs))
         return key if self._making else (number,)
 
-    def named(self, key: Key) -> Key | None:
+    def named(self, key: Key, obj: object) -> Key | None:
         """Return a name that stands in an object's place, None for the one that is being pickled."""
         if key in self._making:
             return None
+        self._values.setdefault(key, obj)
         self._refs.setdefault(key, len(self._refs))
         return key
 
@@ -174,11 +172,13 @@ class Definitions:
     def _note_names(self, place: tuple[str, str], scope: dict[str, Any]) -> None:
         if self._making and place not in self._modules:
             self._modules.add(place)
-            for name, value in tuple(scope.items()):
-                cls = type(value)  # isinstance() runs code of proxies
-                if value.__globals__ is scope if cls is FunctionType else not issubclass(cls, _UNNAMED):
-                    self._values.setdefault((*place, name), value)
-                    self.keys.setdefault(id(value), (*place, name))
+            self.keys |= {
+                id(value): (*place, name)
+                for name, value in tuple(scope.items())[::-1]
+                if (
+                    value.__globals__ is scope if type(value) is FunctionType else type(value) not in _UNNAMED
+                )
+            }
 
     def dump(self) -> bytes:
         """The definitions' own bytes, empty if there are none; of classes alone they are remembered.
@@ -235,6 +235,7 @@ class Definitions:
         is_bare = isinstance(first, FunctionType) and _is_bare(first, keys[0])
         code, data = _bare.get(first, (None, b"")) if is_bare else (None, b"")
         if code is not None and code is first.__code__:
+            self._making = ()  # no part of it needs a name
             self.globals_of(first)
         elif first is not ABSENT:
             module = sys.modules.get(keys[0][1])

@@ -208,7 +208,7 @@ class Names(Protocol):
     def refer(self, obj: Any) -> tuple[Any, ...] | None:
         """Return what stands in the place of a function or class by value; None if it goes along."""
 
-    def named(self, key: tuple[str, str, str]) -> tuple[str, str, str] | None:
+    def named(self, key: tuple[str, str, str], obj: object) -> tuple[str, str, str] | None:
         """Return the name of any other object, None for the one that is being pickled."""
 
     def globals_of(self, fn: FunctionType) -> tuple[Any, ...] | None:
@@ -281,7 +281,7 @@ def _picklers() -> tuple[Any, Any]:
 
 def _name_of(pickler: Any, obj: object) -> Any:
     key = pickler.names.keys.get(id(obj))
-    return key and pickler.names.named(key)
+    return key and pickler.names.named(key, obj)
 
 
 def _class_by_value(module: ModuleType, cls: type, reduce: Callable[[type], Any]) -> Any:
