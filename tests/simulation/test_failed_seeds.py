@@ -31,6 +31,8 @@ from tests.simulation.simulation import World
         pytest.param(100000631, id="set aside, it was handed the end of an ignored result in place of that"),
         pytest.param(110001580, id="skipped, and its client heard of that from the next hub"),
         pytest.param(120001897, id="its links closed before its client was back, its work ran twice"),
+        pytest.param(150004774, id="the end of a blocked task was kept, that of its cause was lost"),
+        pytest.param(150009980, id="an old Hello listed it, its pool had ended it at the hub before"),
     ],
 )
 def test_a_seed_that_failed_keeps_every_promise(seed):

@@ -135,12 +135,14 @@ class PoolSessions:
         if former:
             self._survived(lane)
         self._adoption.take_inventory(lane, hello, former, now)
-        if hello.epoch not in (0, self._config.epoch):
+        speaks_of_former = hello.epoch not in (0, self._config.epoch)
+        if speaks_of_former:
             self._hub.recovery.heard(now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
             died = current.instance != hello.instance
-            self._end(current, started=died, died="another process has its name" if died else "")
+            reason = "another process has its name" if died else ""
+            self._end(current, started=died or speaks_of_former, died=reason)
         lane.wished = self._desired.take(hello.pool, hello.instance)
         self._hub.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self._hub.log("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
@@ -370,6 +372,8 @@ class PoolSessions:
         """Takes from a session what it holds, and what its pool may have started.
 
         Args:
+            started: it may have started what it held. A pool that speaks of an earlier hub, and lists less
+                than before, has ended or given back the rest there: its first Hello came late.
             died: why its process is thought to be dead, empty when it is not. Whoever was told to leave, or
                 is leaving, was killed for that.
         """

@@ -66,6 +66,16 @@ def test_a_pool_whose_links_close_before_that_goes_on_with_its_work(rig):
     assert rig.outcomes() == {1: "done"}
 
 
+def test_what_an_old_hello_lists_and_the_next_one_does_not_may_have_run(rig):
+    """Seed 150009980: the pool had reported it to the earlier hub, so the next attempt has another number."""
+    come_back(rig)
+    rig.hello(epoch=EPOCH - 1, number=4, inventory=[Held(1, 1, [1])])
+    rig.join(epoch=EPOCH - 1, number=5)
+
+    [run] = rig.pushed[-1].runs
+    assert (run.attempt, run.returns) == (2, 0)
+
+
 def test_it_is_said_again_while_it_runs(rig):
     """The first word of it may have been lost."""
     session = rig.join(epoch=EPOCH - 1, inventory=HELD)
