@@ -46,7 +46,8 @@ class Audit:
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         commanded: pools' processes to which a hub had something to say, by name and instance.
-        failed: tasks of which any hub has sent a bad end, put one into a sink, or written one down.
+        failed: tasks of which any hub has sent a bad end, put one into a sink, or written one down; or had
+            one when it wrote down that of a dependent.
         fulfilled: the values that clients have given promises, by key; an empty one is an error.
         clock_moved: somebody has set the clock that the times in a hub's journal are by.
         orphaned: bound to clients that were gone for long when pools last held it.
@@ -462,7 +463,8 @@ class Audit:
     def check_blocked(self) -> None:
         """Of every task that never started, one that it depends on ended badly.
 
-        What was in a sink of a hub that died runs again, and may end in another way.
+        What was in a sink of a hub that died runs again, and may end in another way; so does a task whose end
+        its client had not heard, while that of a dependent was kept for others and is written.
         """
         for plan in self._blocked:
             keys = [(plan.client, seq) for seq in plan.upstream]

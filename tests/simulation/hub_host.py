@@ -379,8 +379,23 @@ class HubHost(Host[HubMachine]):
         audit = self.setting.audit
         for action in actions:
             audit.durability.handed(action)
-            ends = [entry.failed for entry in action.changes.values() if isinstance(entry, JournalOutcome)]
-            audit.failed.update((end.client, end.seq) for end in ends if end is not None)
+            for entry in action.changes.values():
+                if isinstance(entry, JournalOutcome) and (end := entry.failed) is not None:
+                    self._note_bad_end(end.client, end.seq, end.upstream)
+                elif isinstance(entry, JournalKept) and entry.failed is not None:
+                    for client, seq in entry.tasks:
+                        self._note_bad_end(client, seq, entry.failed.upstream)
+
+    def _note_bad_end(self, client: int, seq: int, cause: int) -> None:
+        """Note a bad end that is written, and that of its cause if it waits here for the client.
+
+        That one is not written while its client is there: if the hub dies now, the cause runs again, as any
+        task does of whose end nobody has heard, and may end well.
+        """
+        session = self.machine.state.clients.get(client)
+        waiting = session.unacknowledged({cause}) if session is not None else []
+        causes = [(client, end.seq) for end, _ in waiting if isinstance(end, Failed)]
+        self.setting.audit.failed.update([(client, seq), *causes])
 
     def _check_accepted(self, client: int, number: int) -> None:
         if self._journal is not None:
