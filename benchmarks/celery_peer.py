@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
+from benchmarks.contender import ALL_ROWS, CLIENT_ROWS, Futures, Pending, Sizes, Work
 from benchmarks.rates import RATE, RATE_ROWS
 from benchmarks.redis_server import SYNC, RedisServer
 from benchmarks.redis_server import program as redis_program
@@ -43,11 +43,12 @@ class CeleryPeer(Futures):
     """redis-server, `celery worker --concurrency 2` and this process as the client."""
 
     sizes = Sizes(noops=5_000, mapped=5_000, trips=500)
-    rows = ALL_ROWS | RATE_ROWS
+    rows = ALL_ROWS | CLIENT_ROWS | RATE_ROWS
     bulk = "task.chunks(.., 100)"
     redis_options: Sequence[str] = ()
 
     def __init__(self) -> None:
+        self._redis: RedisServer | None = None
         self._programs: list[subprocess.Popen[bytes]] = []
 
     @classmethod
@@ -61,7 +62,7 @@ class CeleryPeer(Futures):
         """Start Redis and the worker, and wait for a first result."""
         self._redis = RedisServer(Path(tempfile.mkdtemp(prefix="redis")), *self.redis_options)
         self._redis.open()
-        os.environ["BENCHMARK_REDIS"] = self._redis.url
+        self.join(self._redis.url)
         os.environ["C_FORCE_ROOT"] = (
             "1"  # as root its worker refuses pickles, here it is on loopback and alone
         )
@@ -76,16 +77,21 @@ class CeleryPeer(Futures):
             "ERROR",
         ]
         self._start([*celery, "--concurrency", str(workers)])
+        self._call.delay(abs, -1).get(timeout=READY_S)
+
+    def join(self, address: str) -> None:
+        """See SharedContender; the application, of which the worker is too, reads where Redis is."""
+        self.address = os.environ["BENCHMARK_REDIS"] = address
         from benchmarks.celery_app import call, call_limited
 
         self._call = call
         self._call_limited = call_limited
-        call.delay(abs, -1).get(timeout=READY_S)
 
     def close(self) -> None:
-        """End the worker, then Redis."""
+        """End the worker, then Redis, if they were started here."""
         end_all(self._programs)
-        self._redis.close()
+        if self._redis is not None:
+            self._redis.close()
 
     def submit(self, work: Work, argument: Any) -> Pending:
         """Send one message."""

@@ -12,6 +12,8 @@ Work = Callable[[Any], Any]
 ALL_ROWS = frozenset({"noop", "map", "roundtrip", "skew", "fault", "busy", "start", "bytes", "numpy"})
 FUTURE_ROWS = frozenset({"infer"})
 """Rows of contenders whose `submit` returns a future at once."""
+CLIENT_ROWS = frozenset({"clients"})
+"""Rows of contenders that several processes can use at once: see clients.SharedContender."""
 
 # Name -> module and class; `make bench-peers` installs the peers (environment.py).
 CONTENDERS = {

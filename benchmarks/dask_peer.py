@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
+from benchmarks.contender import ALL_ROWS, CLIENT_ROWS, Futures, Pending, Sizes, Work
 from benchmarks.graphs import GRAPH_ROWS
 
 
@@ -15,7 +15,7 @@ class DaskPeer(Futures):
 
     sizes = Sizes(noops=3_000, mapped=3_000, trips=300)
     nodes = 3_000
-    rows = ALL_ROWS | GRAPH_ROWS
+    rows = ALL_ROWS | CLIENT_ROWS | GRAPH_ROWS
     bulk = "Client.map, its own batches"
 
     @classmethod
@@ -28,12 +28,20 @@ class DaskPeer(Futures):
         from distributed import Client
 
         self._client = Client(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+        self.address = self._client.scheduler.address
+
+    def join(self, address: str) -> None:
+        """See SharedContender."""
+        from distributed import Client
+
+        self._client = Client(address)
 
     def close(self) -> None:
-        """End the cluster."""
+        """End the cluster, if it was opened here."""
         cluster = self._client.cluster
         self._client.close()
-        cluster.close()
+        if cluster is not None:
+            cluster.close()
 
     def submit(self, work: Work, argument: Any) -> Pending:
         """Submit one; pure=False, as equal tasks are to be run each."""

@@ -18,7 +18,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import machine
+from benchmarks.clients import await_ready, let_begin, start_client, times_of
 from benchmarks.redis_server import SYNC, RedisServer
 from benchmarks.redis_server import program as redis_program
 from benchmarks.submission import PAYLOAD
@@ -136,22 +136,12 @@ class Bench:
 
     def submit(self, row: str, clients: int, count: int) -> list[dict[str, Any]]:
         """Have clients submit at the same time; return what each has told."""
-        command = [sys.executable, "-m", "benchmarks.submission", self.address, row, str(count // clients)]
-        pipe = subprocess.PIPE
-        started = [
-            subprocess.Popen(command, cwd=ROOT, env=environment(), stdin=pipe, stdout=pipe)
-            for _ in range(clients)
-        ]
+        arguments = ("benchmarks.submission", self.address, row, str(count // clients))
+        started = [start_client(*arguments, env=environment()) for _ in range(clients)]
         self._clients += started
-        for client in started:
-            assert client.stdout is not None
-            if client.stdout.readline() != b"ready\n":
-                raise RuntimeError("a client has ended: see its messages above")
-        for client in started:
-            assert client.stdin is not None
-            client.stdin.write(b"\n")
-            client.stdin.flush()
-        return [json.loads(client.stdout.readline()) for client in started if client.stdout is not None]
+        await_ready(started)
+        let_begin(started)
+        return times_of(started)
 
     def _start(self, *command: str) -> None:
         self._started += 1

@@ -21,6 +21,9 @@ class Metric(NamedTuple):
 METRICS = {
     "noop": Metric("noop", "no-op tasks, each submitted on its own", "/s", True, True),
     "map": Metric("map", "bulk call, 100 tasks a chunk", "/s", True, True),
+    "clients": Metric("clients", "no-op tasks of four clients together", "/s", True, False),
+    "clients_ratio": Metric("clients", "the same over one client alone", "x", True, False, 2),
+    "beside": Metric("clients", "lone round trip beside them, 99th percentile", "ms", False, False, 1),
     "p50": Metric("roundtrip", "round trip, median", "us", False, True),
     "p99": Metric("roundtrip", "round trip, 99th percentile", "us", False, True),
     "skew": Metric("skew", "skewed naps, time over ideal", "x", False, False, 3),
@@ -103,6 +106,8 @@ TARGETS: dict[str, dict[str, Target]] = {
         "map": Target(None, 0.4),
         "p50": Target(2.5, 2.0),
         **OVER_TCP,
+        "clients_ratio": Target(0.9, None),
+        "beside": Target(5, None),
         "used": Target(97, None),
         "most": Target(51, None),
     },

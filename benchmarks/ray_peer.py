@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contender import ALL_ROWS, Sizes, Work
+from benchmarks.contender import ALL_ROWS, CLIENT_ROWS, Sizes, Work
 from benchmarks.graphs import GRAPH_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +21,7 @@ class RayPeer:
 
     sizes = Sizes(noops=10_000, mapped=200_000, trips=1_000)
     nodes = 10_000
-    rows = ALL_ROWS | GRAPH_ROWS
+    rows = ALL_ROWS | CLIENT_ROWS | GRAPH_ROWS
     bulk = "ray.util.multiprocessing.Pool.map, its own chunks"
 
     def __init__(self) -> None:
@@ -36,16 +36,19 @@ class RayPeer:
         """Start the head; its processes find the benchmarks' modules by PYTHONPATH."""
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        self._workers = workers
+        self._init(num_cpus=workers, include_dashboard=False, _temp_dir=tempfile.gettempdir())
+        self.address = self._ray.get_runtime_context().gcs_address
+
+    def join(self, address: str) -> None:
+        """See SharedContender."""
+        self._init(address=address)
+
+    def _init(self, **settings: Any) -> None:
         import ray
 
-        self._ray, self._workers = ray, workers
-        ray.init(
-            num_cpus=workers,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _temp_dir=tempfile.gettempdir(),
-        )
+        self._ray = ray
+        ray.init(log_to_driver=False, logging_level="ERROR", **settings)
 
     def close(self) -> None:
         """End everything."""

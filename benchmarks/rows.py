@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import graphs, machine, rates, workloads
+from benchmarks import clients, graphs, machine, rates, workloads
 from benchmarks.contender import Contender
 
 MB = 10**6
@@ -360,6 +360,14 @@ def rate(contender: Any, scale: Scale) -> Measured:
 
 
 MEASURE["rate"] = rate
+
+
+def several_clients(contender: Any, scale: Scale) -> Measured:
+    """Four clients together, beside one alone: see `clients.clients`."""
+    return Measured(*clients.clients(contender, clients.CLIENTS * scale.of(contender.sizes.noops)))
+
+
+MEASURE["clients"] = several_clients
 
 
 def measure(name: str, contender: Contender, row: str, scale: Scale) -> Measured:

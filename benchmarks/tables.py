@@ -37,6 +37,9 @@ BUSY_CPUS = 0.3
 COLUMNS = {
     "noop": "no-ops, each with a future",
     "map": "map, 100 a chunk",
+    "clients": "no-ops of four clients",
+    "clients_ratio": "the same over one client",
+    "beside": "round trip beside them, 99th percentile",
     "p50": "round trip",
     "lost": "a worker killed: lost / repeated of 2,000; time over ideal when none is lost",
     "bytes1": "echo of 1 MB",
@@ -55,9 +58,10 @@ def peers(facts: dict[str, Any]) -> str:
     """Write the table of a `make bench-peers`: a row a contender, ratios with their spread."""
     turns = turns_of(facts)
     summaries = summarise(turns)
-    lines = [markdown_row(["", *COLUMNS.values()]), markdown_row(["---"] * (len(COLUMNS) + 1))]
+    shown = [key for key in COLUMNS if key in summaries]
+    lines = [markdown_row(["", *(COLUMNS[key] for key in shown)]), markdown_row(["---"] * (len(shown) + 1))]
     for name in CONTENDERS:
-        cells = [cell(summaries, key, name) for key in COLUMNS]
+        cells = [cell(summaries, key, name) for key in shown]
         if set(cells) != {"-"}:  # some measure nothing that has a column here
             lines.append(markdown_row([LABELS[name], *cells]))
     head = f"{setting(facts)} Medians, then the ratio to raw pyzmq's turn just before (least - most)."

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.contender import ALL_ROWS, FUTURE_ROWS
+from benchmarks.contender import ALL_ROWS, CLIENT_ROWS, FUTURE_ROWS
 from benchmarks.rates import RATE_ROWS
 from benchmarks.taskmesh_embedded import TaskmeshEmbedded
 
@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-c", "import sys; from taskmesh.cli import main; sys
 class TaskmeshRemote(TaskmeshEmbedded):
     """`taskmesh hub`, one `taskmesh worker` with all slots, and a client in this process."""
 
-    rows = (ALL_ROWS - {"start"}) | FUTURE_ROWS | RATE_ROWS
+    rows = (ALL_ROWS - {"start"}) | CLIENT_ROWS | FUTURE_ROWS | RATE_ROWS
 
     def __init__(self) -> None:
         self.address = ""
@@ -40,19 +40,23 @@ class TaskmeshRemote(TaskmeshEmbedded):
         Raises:
             RuntimeError: A program ended, or no task came back in time.
         """
-        from taskmesh import Mesh
-
         self.address = address = f"tcp://127.0.0.1:{free_ports(3)}"
         try:
             self._start("hub", "--bind", address, *self.hub_options)
             way = self._way(address)
             self._start_worker(workers, way)
-            self._mesh = Mesh(way, **self.settings)
-            self._mesh.__enter__()
+            self.join(way)
             self._wait_for_first_result()
         except BaseException:
             self._stop()
             raise
+
+    def join(self, address: str) -> None:
+        """See SharedContender."""
+        from taskmesh import Mesh
+
+        self._mesh = Mesh(address, **self.settings)
+        self._mesh.__enter__()
         self.submit = self._mesh.submit
 
     def close(self) -> None:
