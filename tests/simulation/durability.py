@@ -74,6 +74,16 @@ class Durability:
         """A client says this; a hub that does not take it now is told again, under the same number."""
         self._submits[client][submit.number] = [(client, seq) for run in submit.runs for seq in run.seqs]
 
+    def started_over(self, client: int, first: int) -> None:
+        """A client says that its Submits begin with this one.
+
+        It ignores what it is told of those before, and submits their tasks again under new numbers. The hub
+        counts them as passed, those that it has never taken in as well: it had asked for what they lacked.
+        """
+        submits = self._submits[client]
+        for passed in [number for number in submits if number < first]:
+            del submits[passed]
+
     def handed(self, action: WriteJournal) -> None:
         """A hub has these changes written."""
         for key, entry in action.changes.items():

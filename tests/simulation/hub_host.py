@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -292,10 +293,13 @@ class HubHost(Host[HubMachine]):
         hello = event.message if isinstance(event, ev.FromClient) else None
         if isinstance(hello, m.ClientHello) and hello.client not in self.machine.state.clients:
             self.setting.audit.welcomed(self.epoch, hello.client)
+        if isinstance(hello, m.ClientHello):
+            self.setting.audit.durability.started_over(hello.client, hello.first)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
             session = self.machine.state.clients.get(event.client)  # without one it is refused
-            if event.message.epoch in (0, self.epoch) and session is not None and not session.user:
+            passed = session.submitted if session is not None and not session.user else math.inf
+            if event.message.epoch in (0, self.epoch) and event.message.number > passed:
                 self.setting.audit.durability.submitted(event.client, event.message)
         super()._handle(event)
         if isinstance(beat, m.Hello) and self.up:
