@@ -143,7 +143,8 @@ class LightClient:
 
     def _tell(self, event: object, now: float) -> None:
         ended = self.ended
-        for action in self._machine.handle(event, now):
+        self._machine.take(event, now)
+        for action in self._machine.act(now):
             if isinstance(action, Send):
                 self._gateway.try_send_parts(encode(action.message))
             elif isinstance(action, Accept):

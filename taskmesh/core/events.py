@@ -1,4 +1,4 @@
-"""Events that machines handle. Each `handle(event, now)` gets the time in monotonic seconds."""
+"""Events that machines handle. Each `take(event, now)` gets the time in monotonic seconds."""
 
 from __future__ import annotations
 

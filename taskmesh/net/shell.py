@@ -17,8 +17,15 @@ class Machine(Protocol):
         """The time when a Tick is due at the latest."""
         ...
 
-    def handle(self, event: object, now: float) -> Sequence[object]:
-        """Take in one event; return the actions to be performed, in order."""
+    def take(self, event: object, now: float) -> None:
+        """Take in one event; what must follow from it waits for `act`."""
+        ...
+
+    def act(self, now: float) -> Sequence[object]:
+        """Return the actions to be performed, in order, after all events that have come.
+
+        The more has come, the more goes into one message: a hub that is busy forms long ones by itself.
+        """
         ...
 
 
@@ -58,9 +65,10 @@ class Shell(Generic[MachineT]):
 
     def turn(self, now: float) -> None:
         """Pass the events that have come to the machine, or a Tick, and perform its actions."""
-        events, handle, perform = self.events, self.machine.handle, self._perform
+        events, machine, perform = self.events, self.machine, self._perform
         if not events:
             events.append(Tick())
         for _ in range(len(events)):
-            for action in handle(events.popleft(), now):
-                perform[type(action)](action)
+            machine.take(events.popleft(), now)
+        for action in machine.act(now):
+            perform[type(action)](action)

@@ -7,7 +7,7 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
-from tests.core.rig import number_of, spec
+from tests.core.rig import handle, number_of, spec
 
 
 def delivery(number: int, seq: int, epoch: int = 1) -> m.Deliver:
@@ -39,7 +39,7 @@ class Client:
         self.tell(ev.Tick())
 
     def tell(self, event: object) -> None:
-        for action in self.machine.handle(event, self.now):
+        for action in handle(self.machine, event, self.now):
             match action:
                 case act.Send(message=message):
                     self.sent.append(message)

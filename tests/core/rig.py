@@ -1,6 +1,7 @@
 """Machines on a bench: told things by hand, with what they want done sorted into lists."""
 
 from collections import defaultdict
+from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
@@ -9,6 +10,7 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.specs import spec_number
+from taskmesh.net.shell import Machine
 from taskmesh.wire import messages as m
 from taskmesh.wire.journal import Entry
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec, Value
@@ -25,6 +27,12 @@ def spec(name: str = "f", **options: object) -> Spec:
 number_of = spec_number
 ONE = number_of(spec())
 """The number of the spec that most tests use."""
+
+
+def handle(machine: Machine, event: object, now: float) -> list[Any]:
+    """Tell a machine one event; return what is to be done."""
+    machine.take(event, now)
+    return list(machine.act(now))
 
 
 class HubRig:
@@ -49,7 +57,7 @@ class HubRig:
         self._next: dict[int, int] = defaultdict(int)
 
     def tell(self, event: object) -> list[object]:
-        actions = self.hub.handle(self._with_user(event), self.now)
+        actions = handle(self.hub, self._with_user(event), self.now)
         opened = []
         for action in actions:
             match action:
@@ -270,7 +278,7 @@ class PoolRig:
             self.welcome()
 
     def tell(self, event: object) -> list[object]:
-        actions = self.pool.handle(event, self.now)
+        actions = handle(self.pool, event, self.now)
         self.actions += actions
         for action in actions:
             match action:

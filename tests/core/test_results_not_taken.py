@@ -10,6 +10,7 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.specs import spec_number
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Run, Spec
+from tests.core.rig import handle
 
 EPOCH = 7
 ONE = Spec(function=b"f", name="f")
@@ -31,7 +32,7 @@ class Mesh:
 
     def tell(self, event: object) -> None:
         self.now += 0.001
-        for action in self.hub.handle(event, self.now):
+        for action in handle(self.hub, event, self.now):
             match action:
                 case OpenLane(session=session):
                     self.tell(LaneOpened(session, "1"))

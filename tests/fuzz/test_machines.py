@@ -22,7 +22,7 @@ from taskmesh.framing.frames import Decoder, encode, from_client, from_pool, to_
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Run, Spec, Value
 from taskmesh.wire.slot_messages import SlotResults, SlotSegment
-from tests.core.rig import PoolRig
+from tests.core.rig import PoolRig, handle
 from tests.fuzz.forger import Forger
 
 EXAMPLES = int(os.environ.get("FUZZ_MACHINES", "250"))
@@ -92,9 +92,9 @@ class HostilePeers:
         event = self.event()
         if event is None:
             return
-        for action in self.hub.handle(event, self.now):
+        for action in handle(self.hub, event, self.now):
             if isinstance(action, act.OpenLane):
-                self.hub.handle(ev.LaneOpened(action.session, "5550"), self.now)
+                handle(self.hub, ev.LaneOpened(action.session, "5550"), self.now)
         self.hub.check()
 
 
@@ -182,11 +182,11 @@ def test_no_message_stops_a_client(seed):
         now += chance.choice(STEPS)
         if chance.random() < 0.2:
             run = Run(SPEC, 0, [seq], [b"x"])
-            client.handle(Queued([(SPEC, Spec(b"f", "f"))], [run]), now)
+            handle(client, Queued([(SPEC, Spec(b"f", "f"))], [run]), now)
         message = decoded(to_client, forger.struct(chance.choice(kinds)))
         if message is None or (isinstance(message, m.ClientRefused) and message.reason):
             continue
-        client.handle(ev.FromHubToClient(message), now)
+        handle(client, ev.FromHubToClient(message), now)
         assert client.deadline == client.deadline, "a deadline that is no number would stop the loop"
 
 

@@ -189,7 +189,7 @@ class ClientHost(Host[ClientMachine]):
             self._accepted(message.number)
         self.tell(FromHubToClient(message))
 
-    def _handle(self, event: object) -> None:
+    def _take(self, event: object) -> None:
         news = event.message if isinstance(event, FromHubToClient) else None
         machine = self.machine
         if (
@@ -199,7 +199,7 @@ class ClientHost(Host[ClientMachine]):
             and news.number <= machine._deliveries.to + 1  # beyond a missing one it is not taken in
         ):
             self.setting.audit.told(self.client, news)
-        super()._handle(event)
+        super()._take(event)
 
     def _accepted(self, number: int) -> None:
         """Cancellations that the ledger knows of now; of a key's tasks another may be run in their place.

@@ -22,8 +22,12 @@ class Machine(Protocol):
         """When a Tick is due at the latest."""
         ...
 
-    def handle(self, event: Any, now: float) -> list[Any]:
-        """Takes in one event; returns what is to be done."""
+    def take(self, event: Any, now: float) -> None:
+        """Takes in one event."""
+        ...
+
+    def act(self, now: float) -> list[Any]:
+        """Returns what is to be done."""
         ...
 
 
@@ -35,7 +39,10 @@ class Host(Generic[M]):
 
     Attributes:
         up: the process is there. paused: it is stopped; what comes waits in its sockets.
+        gathers: its loop may be late, and takes in what has come meanwhile before it acts.
     """
+
+    gathers = False
 
     def __init__(self, name: str, setting: Setting) -> None:
         self.name = name
@@ -75,6 +82,7 @@ class Host(Generic[M]):
         self.up, self.paused = True, False
         self.inbox.clear()
         self.tell(Tick())
+        self.turn()
 
     def kill(self) -> None:
         """The process is gone, with all that it knew."""
@@ -92,30 +100,42 @@ class Host(Generic[M]):
         if self.paused:
             self.paused = False
             self.tell(Tick())
+            self.turn()
 
     def tell(self, event: object) -> None:
         """Something has happened that the machine is to know."""
         if not self.up:
             return
         self.inbox.append(event)
+        if self._busy or self.paused or len(self.inbox) > 1:
+            return
+        if self.gathers and (late := self.setting.late()):
+            self.setting.timetable.after(late, self.turn)
+        else:
+            self.turn()
+
+    def turn(self) -> None:
+        """A turn of its loop: takes in what has come, and acts; a client acts after each event."""
         if self._busy:
             return
         self._busy = True
         try:
             while self.inbox and self.up and not self.paused:
-                self._handle(self.inbox.popleft())
+                for _ in range(len(self.inbox) if self.gathers else 1):
+                    self._take(self.inbox.popleft())
+                self._act()
         finally:
             self._busy = False
 
-    def _handle(self, event: object) -> None:
-        machine = self._machine
-        if machine is None:
-            return
-        tracing = self.setting.trace is not None
-        if tracing:
+    def _take(self, event: object) -> None:
+        if self.setting.trace is not None:
             self.setting.note(self.name, event)
-        actions = machine.handle(event, self.clock())
-        if tracing:
+        self.machine.take(event, self.clock())
+
+    def _act(self) -> None:
+        machine = self.machine
+        actions = machine.act(self.clock())
+        if self.setting.trace is not None:
             for action in actions:
                 self.setting.note(f"{self.name} ->", action)
         if actions:

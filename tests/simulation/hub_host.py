@@ -91,6 +91,8 @@ class HubHost(Host[HubMachine]):
         sink_bytes: what its sinks may hold; 0 for as much as other outcomes that it keeps.
     """
 
+    gathers = True
+
     def __init__(self, setting: Setting, far: Far, config: HubSettings) -> None:
         super().__init__("hub", setting)
         self.lanes: dict[str, LaneEnd] = {}
@@ -173,6 +175,7 @@ class HubHost(Host[HubMachine]):
             if isinstance(entry, JournalKept) and entry.key and not entry.user:
                 audit.kept((entry.name, entry.key), entry.until - self.wall)
         self.tell(read)
+        self.turn()
         audit.attempts.over |= audit.durability.reloaded(self.machine, entries)
 
     def lose_power(self) -> None:
@@ -283,9 +286,9 @@ class HubHost(Host[HubMachine]):
             self.transitions.update(self.machine.state.ledger.counts)
             self.machine.state.ledger.counts.clear()
 
-    def _handle(self, event: object) -> None:
+    def _take(self, event: object) -> None:
         if isinstance(event, ev.FromClient | ev.FromPool) and event.user:
-            super()._handle(event)  # the stranger's, who is promised nothing
+            super()._take(event)  # the stranger's, who is promised nothing
             return
         beat = event.message if type(event) is ev.FromPool else None
         if isinstance(beat, m.Beat) and beat.state == "draining":
@@ -301,8 +304,11 @@ class HubHost(Host[HubMachine]):
             passed = session.submitted if session is not None and not session.user else math.inf
             if event.message.epoch in (0, self.epoch) and event.message.number > passed:
                 self.setting.audit.durability.submitted(event.client, event.message)
-        super()._handle(event)
-        if isinstance(beat, m.Hello) and self.up:
+        super()._take(event)
+        if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
+            now = self.setting.timetable.now
+            self.setting.audit.taken_in(self.machine, event.client, event.message.runs, now)
+        if isinstance(beat, m.Hello):
             lane = self.machine.pools.lane_of(beat.pool)
             if lane is not None and (lane.instance, lane.hello.number) == (beat.instance, beat.number):
                 self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}", beat)
@@ -326,8 +332,6 @@ class HubHost(Host[HubMachine]):
             if isinstance(message, m.Submit) and message.epoch == self.epoch:
                 self.setting.audit.received(message.runs)
             self.tell(ev.FromClient(client, message))
-            if isinstance(message, m.Submit):
-                self.setting.audit.taken_in(self.machine, client, message.runs, self.setting.timetable.now)
 
     def from_pool(self, pool: str, data: object) -> None:
         """A message off the collector."""

@@ -145,6 +145,8 @@ class PoolHost(Host[PoolMachine]):
         retired: it is never started again, not even by who had set out to do so before.
     """
 
+    gathers = True
+
     def __init__(self, setting: Setting, hub: HubHost, config: PoolSettings) -> None:
         super().__init__(config.pool, setting)
         self.end = HubEnd(self, hub)
@@ -204,9 +206,13 @@ class PoolHost(Host[PoolMachine]):
         """A message on a control link."""
         if not self.up:
             return
-        before, message = self.machine.state, unpacked(data, _TO_POOL)
-        self.tell(ev.FromHub(message))
-        if isinstance(message, m.PoolCommand) and self.machine.state != before:
+        self.tell(ev.FromHub(unpacked(data, _TO_POOL)))
+
+    def _take(self, event: object) -> None:
+        before = self.machine.state
+        super()._take(event)
+        is_command = isinstance(event, ev.FromHub) and isinstance(event.message, m.PoolCommand)
+        if is_command and self.machine.state != before:
             self.setting.audit.obeyed(self.name, self.instance, self.machine.state)
 
     # --- actions ------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from tests.simulation.workload import Workload
 
 _BYTES = re.compile(r"""b'[^']*'|b"[^"]*\"""")
 """Payloads, which say nothing in a trace."""
+LATE = 0.003
+"""Seconds that a loop that has much to do is late, at most."""
 
 
 class Setting:
@@ -32,6 +34,14 @@ class Setting:
         self.trace: list[str] | None = None
         self.calm = False
         self.parents = (0.0, 0.05, 0.6)[seed % 3]
+        self._lateness = random.Random(~seed)
+        self._busy = seed % 2
+
+    def late(self) -> float:
+        """Returns how late the loop of a hub or pool is, in seconds; in half of the worlds it never is."""
+        if not self._busy or self._lateness.random() < 0.5:
+            return 0.0
+        return LATE * self._lateness.random()
 
     def note(self, who: str, what: object) -> None:
         """Writes a line of the trace, when there is one."""

@@ -63,6 +63,7 @@ class Stranger:
 
     def _say(self, message: m.ClientMessage, client: int = STRANGER) -> None:
         self._hub.tell(ev.FromClient(client, message, USER))
+        self._hub.turn()
 
     def speak(self) -> None:
         """Say something about a task of somebody's, and about what has its names."""

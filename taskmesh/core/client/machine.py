@@ -72,9 +72,11 @@ class ClientMachine:
         self._ages = Ages()
         self._declared: dict[str, m.PutSchedule] = {}
         self._sinks = OpenSinks()
+        self._out: list[ClientAction] = []
 
-    def handle(self, event: object, now: float) -> list[ClientAction]:
-        out: list[ClientAction] = []
+    def take(self, event: object, now: float) -> None:
+        """Take in one event."""
+        out = self._out
         if isinstance(event, ev.FromHubToClient):  # a class pattern takes longer
             self._on_hub_message(event.message, now, out)
         elif isinstance(event, ev.Queued):
@@ -84,6 +86,10 @@ class ClientMachine:
             self._on_others(event, now, out)
         else:
             raise TypeError(f"not an event of a client: {event!r}")
+
+    def act(self, now: float) -> list[ClientAction]:
+        """Return what is to be done after the events that were taken in; see `net.shell.Machine`."""
+        out, self._out = self._out, []
         if now >= self._look_at or not self.open:
             self._look_at = now + GLANCE
             self._on_time(now, out)

@@ -99,7 +99,8 @@ class HubMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: object, now: float) -> list[HubAction]:
+    def take(self, event: object, now: float) -> None:
+        """Take in one event."""
         state = self.state
         gap = now - state.now
         if gap > self.config.stall:
@@ -114,9 +115,12 @@ class HubMachine:
             self._on_others(event, now)
         elif not isinstance(event, ev.Tick):
             raise TypeError(f"not an event of a hub: {event!r}")
+
+    def act(self, now: float) -> list[HubAction]:
+        """Return what is to be done after the events that were taken in; see `net.shell.Machine`."""
         self._finish(now)
-        actions = state.out
-        state.out = []
+        actions = self.state.out
+        self.state.out = []
         return actions
 
     def _on_others(self, event: ev.RareHubEvent, now: float) -> None:
@@ -161,7 +165,7 @@ class HubMachine:
         return first
 
     def _finish(self, now: float) -> None:
-        """Does what every event may have made due; the order of these steps is the order of their actions."""
+        """Does what events may have made due; the order of these steps is the order of their actions."""
         state = self.state
         ledger = state.ledger
         if now >= self._sweep_at:
@@ -181,7 +185,7 @@ class HubMachine:
             self._deliver(now)  # before what tells pools that they need not keep them any more
         if ledger.limits.counters:
             self._pass_limits(now)  # after all that queues tasks, before what pushes them
-        if ledger.backlog.routes or ledger.suspects.routes:
+        if ledger.backlog.routes or ledger.suspects.routes or self.ventilator.lone is not None:
             state.out += self.ventilator.dispatch(now)
         if len(state.lanes) > 1 and ledger.tasks:
             self._recall(self.ventilator.recalls(now))

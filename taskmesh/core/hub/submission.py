@@ -393,7 +393,7 @@ class Submissions:
             return
         if run.again:
             records = self._unknown(records, now)
-        if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
+        if not alone or len(records) != 1 or not self._ventilator.offer(records[0]):
             ledger.enqueue(records)
 
     def _refuse(self, client: int, seqs: list[int], kind: str) -> None:
@@ -459,19 +459,6 @@ class Submissions:
         for record in [record for record in records if record.losses >= SUSPECT]:
             self._ledger.requeue(record)
         return [record for record in records if record.losses < SUSPECT]
-
-    def _goes_straight(self, record: TaskRecord, now: float) -> bool:
-        """Push a task to an idle slot past the queue if nothing waits; return True if it went."""
-        ledger = self._ledger
-        timers = ledger.timers.heap
-        if record.part is not None:
-            return False  # its limits are asked where it is queued
-        in_the_way = ledger.backlog.routes or ledger.suspects.routes or (timers and timers[0][0] <= now)
-        push = None if in_the_way else self._ventilator.straight(record, now)
-        if push is None:
-            return False
-        self._hub.out.append(push)
-        return True
 
     def _attach(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
         """A second submission under the key of a task on its way becomes its second waiter.

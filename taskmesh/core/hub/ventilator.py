@@ -11,7 +11,7 @@ from taskmesh.core.hub.backlog import AnyLineup, LimitedLineup, Lineup, Route, g
 from taskmesh.core.hub.lanes import READY, Lane, LaneState
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import SUSPECT, TaskRecord
+from taskmesh.core.hub.states import SUSPECT, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.wire.messages import Tasks
 from taskmesh.wire.runs import LaneRun
@@ -82,10 +82,37 @@ class Ventilator:
         self._ledger = hub.ledger
         self._last = 0
         self._stuck_lanes: list[Lane] = []
+        self.lone: TaskRecord | None = None
+
+    def offer(self, record: TaskRecord) -> bool:
+        """Take a task that comes alone past the queue, if nothing waits; return False if it is to be queued.
+
+        It spares the hub two fifths of what it does before a lone task leaves.
+        """
+        if self.lone is not None:
+            self._queue_lone()
+        ledger = self._ledger
+        if ledger.backlog.routes or ledger.suspects.routes or record.part is not None:
+            return False  # limits are asked in the queue
+        self.lone = record
+        return True
+
+    def _queue_lone(self) -> None:
+        lone, self.lone = self.lone, None
+        if lone is not None and lone.state is State.QUEUED:
+            self._ledger.backlog.push_front(
+                self._ledger.route_of(lone), lone.spec.priority, group_of(lone), lone
+            )
 
     def dispatch(self, now: float) -> list[PushTasks]:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[PushTasks] = []
+        if self.lone is not None:
+            push = self._straight(self.lone, now)
+            if push is not None:
+                self.lone = None
+                return [push]
+            self._queue_lone()
         if self._ledger.suspects.routes:
             for lineup in self._ledger.suspects.lineups():
                 self._dispatch_alone(lineup, now, pushes)
@@ -287,11 +314,11 @@ class Ventilator:
         load.size = size
         return load
 
-    def straight(self, record: TaskRecord, now: float) -> PushTasks | None:
-        """A task that comes alone while nothing waits needs no queue: to the lane whose turn it is.
-
-        It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
-        """
+    def _straight(self, record: TaskRecord, now: float) -> PushTasks | None:
+        """A task alone needs no queue: it goes to the lane whose turn it is, if a slot is idle there."""
+        ledger = self._ledger
+        if record.state is not State.QUEUED or ledger.backlog.routes or ledger.suspects.routes:
+            return None
         if record.spec.route[3]:  # it may be full
             return None
         lane = self._next_lane(record.spec.route, now)

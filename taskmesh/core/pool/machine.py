@@ -78,9 +78,10 @@ class PoolMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: object, now: float) -> list[PoolAction]:
+    def take(self, event: object, now: float) -> None:
+        """Take in one event."""
         if self._left:
-            return []
+            return
         if self.member.session and now - self._now > self.member.lease:
             self._slept(now)
         self._now = max(self._now, now)
@@ -97,7 +98,14 @@ class PoolMachine:
             self._drain(now, event.grace)
         elif not isinstance(event, ev.Tick):
             raise TypeError(f"not an event of a pool: {event!r}")
-        return self._finish(now)
+
+    def act(self, now: float) -> list[PoolAction]:
+        """Return what is to be done after the events that were taken in; see `net.shell.Machine`."""
+        if not self._left:
+            self._finish(now)
+        actions = self._out[:]
+        self._out.clear()
+        return actions
 
     @property
     def deadline(self) -> float:
@@ -120,7 +128,7 @@ class PoolMachine:
         """Raises AssertionError when the machine's own books do not agree; for tests."""
         check_pool(self.slots, self.scheduler, self._spool)
 
-    def _finish(self, now: float) -> list[PoolAction]:
+    def _finish(self, now: float) -> None:
         out, member = self._out, self.member
         if not (self.permits.calm or self.permits.calms()):
             out += self.permits.settle(now)
@@ -138,9 +146,6 @@ class PoolMachine:
         member.report(scheduler.credit.latency, now)
         if self._drain_until is not None:
             self._check_drained(now, self._drain_until)
-        actions = out[:]
-        out.clear()
-        return actions
 
     # --- hub ----------------------------------------------------------------------------------------------
 

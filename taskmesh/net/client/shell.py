@@ -264,7 +264,7 @@ class ClientShell(Shell[ClientMachine]):
         Events that come in meanwhile are left for the next turn: one may be the cancellation of a task that
         was not there yet when new ones were taken in, and a hub forgets cancellations of unknown tasks.
         """
-        events, handle, perform = self.events, self.machine.handle, self._perform
+        events, machine, perform = self.events, self.machine, self._perform
         left = len(events)
         if self._open_tasks.queued:
             specs, runs = self._open_tasks.drain()
@@ -283,7 +283,8 @@ class ClientShell(Shell[ClientMachine]):
                 event.generation, event.numbers = (0, []) if intake is None else intake.take_acked()
             if type(event) is Requested and isinstance(event.message, m.CancelTasks):
                 left -= _gather(event.message, events, left)
-            for action in handle(event, now):
+            machine.take(event, now)
+            for action in machine.act(now):  # at once: the next event looks into the table that this changes
                 perform[type(action)](action)
         if not self._opened and self.machine.open:
             self._opened = True

@@ -6,7 +6,7 @@ from taskmesh.core.events import FromClient, FromHub, FromPool, LinksLost
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
-from tests.core.rig import EPOCH, HubRig, spec
+from tests.core.rig import EPOCH, HubRig, handle, spec
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ class TestCommandToLeave:
         rig.beat(session)
         told = [one for _, one in rig.published if isinstance(one, m.PoolCommand)]
         for one in told:
-            first.handle(FromHub(one), 50.0)
-            second.handle(FromHub(one), 50.0)
+            handle(first, FromHub(one), 50.0)
+            handle(second, FromHub(one), 50.0)
 
         assert len(told) == 2, "at once and after a beat that does not state it"
         assert (first.state, second.state) == (state, "ready")

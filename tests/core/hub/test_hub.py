@@ -8,12 +8,12 @@ from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
-from tests.core.rig import EPOCH, HubRig, number_of, spec
+from tests.core.rig import EPOCH, HubRig, handle, number_of, spec
 
 
 def test_what_is_no_event_is_refused():
     with pytest.raises(TypeError, match="not an event of a hub"):
-        HubMachine(HubSettings(1), 0.0).handle("hello", 0.0)
+        handle(HubMachine(HubSettings(1), 0.0), "hello", 0.0)
 
 
 def test_the_same_events_give_the_same_actions():

@@ -8,7 +8,7 @@ from taskmesh.core.events import FromClient, FromPool
 from taskmesh.core.hub import recovery
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
-from tests.core.rig import EPOCH, ONE, HubRig, spec
+from tests.core.rig import EPOCH, ONE, HubRig, handle, spec
 
 FORMER = EPOCH - 1
 QUIET = 2.0
@@ -168,16 +168,16 @@ def test_a_million_that_wait_are_queued_in_portions():
     rig.client()
     hub = rig.hub
     run = Run(ONE, 0, list(range(1, count + 1)), [b"x"] * count, again=True)
-    hub.handle(FromClient(1, m.Submit(1, [(ONE, spec())], [run])), rig.now)
+    handle(hub, FromClient(1, m.Submit(1, [(ONE, spec())], [run])), rig.now)
     hello = m.Hello("p", 1, 1, 2, ["default"], [], FORMER, 0, [])
-    hub.handle(FromPool(hello), rig.now)
+    handle(hub, FromPool(hello), rig.now)
     rig.beat(next(iter(hub.state.lanes)), "p")
     rig.now += QUIET
     longest, steps = 0.0, 0
     while hub.state.recovery.waiting:
         assert hub.deadline <= rig.now
         before = time.process_time()
-        hub.handle(FromPool(m.Beat(0, 0, "x", 0, 0, 0, [])), rig.now)
+        handle(hub, FromPool(m.Beat(0, 0, "x", 0, 0, 0, [])), rig.now)
         longest = max(longest, time.process_time() - before)
         steps += 1
 

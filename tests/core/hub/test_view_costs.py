@@ -12,7 +12,7 @@ from taskmesh.core.ids import text_of
 from taskmesh.http.hub_metrics import hub_families
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import PROMISE, PROMISE_NAME, LimitRule, Spec
-from tests.core.rig import HubRig, spec
+from tests.core.rig import HubRig, handle, spec
 
 FEW, MANY = 4000, 16_000
 LIMITED = spec("limited", limits=(LimitRule("api", 1),))
@@ -59,7 +59,7 @@ class Crowded:
 
     def sweep(self) -> None:
         self.rig.now += 1.0
-        self.rig.hub.handle(ev.Tick(), self.rig.now)
+        handle(self.rig.hub, ev.Tick(), self.rig.now)
 
 
 def id_of(seq: int) -> str:
