@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from taskmesh.core.actions import PushTasks
-from taskmesh.core.hub.backlog import QUANTUM, Group, Lineup, Route, group_of
+from taskmesh.core.credit import LONG
+from taskmesh.core.hub.backlog import BANDWIDTH, QUANTUM, Group, Lineup, Route, group_of, turn_cost
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import SUSPECT, State
 from taskmesh.core.ids import SEQ_BITS
@@ -22,13 +22,12 @@ class Waiting:
     Attributes:
         lineup: itself. One that was empty meanwhile has not waited: what comes then stands last.
         heads: each one's first task, with its attempt: while that is the same, the group has waited.
-        turns: the groups that were served meanwhile. others: the lineups, on lanes that serve this one too.
+        others: the lineups that were served meanwhile, on lanes that serve this one too.
     """
 
     def __init__(self, lineup: Lineup) -> None:
         self.lineup = lineup
         self.heads: dict[Group, tuple[int, int]] = {}
-        self.turns: dict[Group, set[Group]] = {}
         self.others: set[Name] = set()
 
 
@@ -39,8 +38,9 @@ PLENTY = 1 << 20
 class Fairness:
     """What every lineup and every group that waits in one has seen others be given.
 
-    While a group waits, each other group of its lineup has one turn at most, of QUANTUM tasks at most. While
-    a lineup waits, each other one of its priority has one turn at most on the lanes that serve both, and none
+    While a group waits, no other group of its lineup gives more work than a turn and a task beyond what that
+    group has given itself; one that comes is owed nothing of what others have given before. While a lineup
+    waits, each other one of its priority has one turn at most on the lanes that serve both, and none
     of a lower priority has any there: a lane without room for who is first in turn is kept for it.
     """
 
@@ -53,7 +53,7 @@ class Fairness:
         if hub.config.epoch != self._epoch:
             self._epoch = hub.config.epoch
             self._waiting.clear()
-        served: dict[Name, list[Group]] = {}
+        served: dict[Name, dict[Group, float]] = {}
         order: list[tuple[Name, int]] = []
         for push in pushes:
             for run in push.message.runs:
@@ -62,14 +62,18 @@ class Fairness:
                 records = [hub.state.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
                 if any(record is not None and record.losses >= SUSPECT for record in records):
                     continue  # it goes alone, when there is a pool for it
-                served.setdefault(name, []).extend(group_of(record) for record in records if record)
+                of_lineup = served.setdefault(name, {})
+                for record in records:
+                    if record is not None:
+                        group, cost = group_of(record), turn_cost(entry) + len(record.payload) / BANDWIDTH
+                        of_lineup[group] = max(cost, of_lineup.get(group, 0.0))
                 order.append((name, push.session))
         former, self._waiting = self._waiting, {}
         for lineup in hub.state.ledger.backlog.lineups():
             if not isinstance(lineup, Lineup):
                 continue  # a limited one: its keys have turns of their own
             name = lineup.route, lineup.priority
-            waiting = self._look(lineup, former.get(name), served.get(name, []))
+            waiting = self._look(lineup, former.get(name), served.get(name, {}))
             sink = name[0][3]
             bounded = sink and hub.state.sinks.room(sink) < PLENTY  # it may take nothing more
             if waiting.heads and not bounded:
@@ -81,27 +85,36 @@ class Fairness:
         for waiting in self._waiting.values():
             waiting.heads = {group: head for group, head in waiting.heads.items() if group[0] not in full}
 
-    def _look(self, lineup: Lineup, former: Waiting | None, served: list[Group]) -> Waiting:
-        """What waits in a lineup now; with what it has let by, as far as it has waited before."""
+    def _look(self, lineup: Lineup, former: Waiting | None, served: dict[Group, float]) -> Waiting:
+        """What waits in a lineup now; with what it has let by, as far as it has waited before.
+
+        Args:
+            served: the most that a task of each group served counts for.
+        """
         waiting = Waiting(lineup)
         if former is not None and former.lineup is not lineup:
             former = None
-        turns = [(group, len(list(turn))) for group, turn in groupby(served)]
+        given = {group: line.served + line.spent for group, line in lineup.groups.items()}
+        known = set() if former is None else former.heads.keys()
+        least = min((given[group] for group in known if group in given), default=0.0)
         for group, line in lineup.groups.items():
+            is_new = group not in known and group not in served
+            require(
+                not is_new or line.served + QUANTUM + LONG >= least,
+                "a group is owed what was before it",
+                group,
+            )
             head = next((record for record in line if record.state is State.QUEUED), None)
             if head is None or group[0] in lineup.withheld:
                 continue
             waiting.heads[group] = head.id, head.attempt
-            seen = waiting.turns[group] = set()
             if former is None or former.heads.get(group) != (head.id, head.attempt) or group in served:
                 continue
             if not served:
                 waiting.others = former.others
-            seen |= former.turns[group]
-            for other, length in turns:
-                require(other not in seen, "a group had two turns while another waited", other, group)
-                require(length <= QUANTUM, "a group's turn is too long", other, length)
-                seen.add(other)
+            for other, most in served.items():
+                ahead = given.get(other, 0.0) - given[group]
+                require(ahead <= QUANTUM + most, "a group gave more than its turn", other, group, ahead)
         return waiting
 
 

@@ -9,10 +9,10 @@ from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.submission import Ages, SubmitWindow
 from taskmesh.core.credit import LANE_HORIZON, Credit
-from taskmesh.core.hub import ledger, pools, result_cache, state, submission
+from taskmesh.core.hub import backlog, ledger, pools, result_cache, state, submission
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
-from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
+from taskmesh.core.hub.backlog import Backlog, Lineup, Route
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import Dependencies
@@ -331,28 +331,7 @@ def first_in_first_out(patch: Patch) -> None:
 
 def group_turns(patch: Patch) -> None:
     """A group that has been served stays first until nothing of it is left."""
-    take = Lineup.take
-
-    def stay(self: Lineup, count: int) -> list[TaskRecord]:
-        first = self.turns[0]
-        taken = take(self, count)
-        if first in self.groups:
-            self.turns.remove(first)
-            self.turns.appendleft(first)
-        return taken
-
-    patch.setattr(Lineup, "take", stay)
-
-
-def turns_put_back(patch: Patch) -> None:
-    """A group of which a task is looked at and put back has had its turn."""
-
-    def put_back(self: Lineup, taken: list[TaskRecord], kept: int) -> None:
-        for record in reversed(taken[kept:]):
-            record.lined_up = True
-            self.line(group_of(record)).appendleft(record)
-
-    patch.setattr(Lineup, "put_back", put_back)
+    patch.setattr(backlog, "QUANTUM", 1e6)
 
 
 def queue_turns(patch: Patch) -> None:
@@ -525,7 +504,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     priority,
     first_in_first_out,
     group_turns,
-    turns_put_back,
     queue_turns,
     kept_lanes,
     overdue_recall,

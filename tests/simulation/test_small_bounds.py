@@ -17,7 +17,6 @@ CROWD = tuple(kind for kind in KINDS if kind.spec.name in {"instant", "instant-a
 def _small_bounds(monkeypatch):
     monkeypatch.setattr(ventilator, "MAX_MESSAGE", 40)
     monkeypatch.setattr(ventilator, "MAX_MESSAGE_BYTES", 150)
-    monkeypatch.setattr(ventilator, "CHUNK_TAKEN", 16)
     monkeypatch.setattr(client_session, "MAX_DELIVERY", 200)
     monkeypatch.setattr(spool, "MAX_REPORT", 200)
     monkeypatch.setattr(spool, "FEW", 2)
@@ -25,7 +24,7 @@ def _small_bounds(monkeypatch):
     monkeypatch.setattr(submission, "MAX_BYTES", 400)
     monkeypatch.setattr(lanes, "LARGE", 64)
     for module in (backlog, fairness):
-        monkeypatch.setattr(module, "QUANTUM", 8)
+        monkeypatch.setattr(module, "QUANTUM", 0.0001)
     # A Submit has one task here, and is accepted when a slow journal has it: hundreds of tasks take a while.
     monkeypatch.setattr(simulation, "BOUND", 40.0)
 

@@ -1,4 +1,4 @@
-"""The hub's queue of tasks: by priority, then routes in turn, then groups in turn, then FIFO.
+"""The hub's queue of tasks: by priority, then routes in turn, then groups in turn by work, then FIFO.
 
 A route is a queue name with the tags a pool must have and the limits of its tasks. Lineups whose limit is
 reached stand aside until it has room. Entries are hints: a task that was cancelled or
@@ -9,11 +9,14 @@ all are busy, `tidy` drops them.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import cast
 
+from taskmesh.core.credit import LONG, ServiceTime
 from taskmesh.core.hub.limits import LimitCounter, Limits
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
@@ -24,8 +27,12 @@ Group = tuple[int, int]
 
 LINE = 2_500
 """Bytes that a group's line takes with what it may have for itself: a lineup, a key of a limit."""
-QUANTUM = 64
-"""Most tasks that one group gives before the next group's turn; keeps runs long enough to be cheap."""
+QUANTUM = 0.002
+"""Seconds of work that a group gives in its turn: as many cheap tasks as fill a message, or one long one."""
+CHEAPEST = 2e-6
+"""Seconds that a task counts for in a turn at least: the hub takes as long for it."""
+BANDWIDTH = 1e9
+"""Bytes of payloads that count for a second in a turn."""
 
 
 def group_of(record: TaskRecord) -> Group:
@@ -33,15 +40,51 @@ def group_of(record: TaskRecord) -> Group:
     return record.id >> SEQ_BITS, record.group
 
 
+def turn_cost(spec: ServiceTime) -> float:
+    """Return the seconds that a task of a spec counts for in a turn; one of unknown length is a turn."""
+    return QUANTUM if spec.service is None else min(LONG, max(CHEAPEST, spec.service))
+
+
+class Line(deque["TaskRecord"]):
+    """The tasks of one group, first in, first out.
+
+    Attributes:
+        served: seconds of work that it stands behind: those of its turns, and of others' before it came.
+        spent: seconds of work that it has given in its present turn.
+    """
+
+    __slots__ = ("served", "spent")
+
+    def __init__(self, served: float) -> None:
+        super().__init__()
+        self.served = served
+        self.spent = 0.0
+
+
 class Lineup:
-    """The groups of one priority of one route, served in turn; those of `withheld` clients are passed over.
+    """The groups of one priority of one route, in turn by the work that they have given.
+
+    A turn is QUANTUM of work, so that runs of cheap tasks stay long; who has given more waits for longer
+    (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996). Groups of `withheld` clients are passed
+    over.
 
     Attributes:
         place: among the lineups of its priority, the lowest first.
         size: how many entries there are, stale ones too.
     """
 
-    __slots__ = ("_weigh", "groups", "place", "priority", "route", "size", "turns", "withheld")
+    __slots__ = (
+        "_aside",
+        "_turn",
+        "_turns",
+        "_weigh",
+        "groups",
+        "place",
+        "priority",
+        "route",
+        "size",
+        "withheld",
+    )
 
     def __init__(self, backlog: Backlog, route: Route, priority: int, place: int) -> None:
         self.route = route
@@ -50,87 +93,94 @@ class Lineup:
         self.withheld = backlog.withheld
         self._weigh = backlog.weigh
         self.size = 0
-        self.groups: dict[Group, deque[TaskRecord]] = {}
-        self.turns: deque[Group] = deque()
+        self.groups: dict[Group, Line] = {}
+        self._turns: list[tuple[float, int, Group]] = []  # heap
+        self._aside: list[tuple[float, int, Group]] = []
+        self._turn = 0
 
-    def line(self, key: Group) -> deque[TaskRecord]:
-        """The deque of a group, with a turn."""
+    @property
+    def waits(self) -> bool:
+        """True if anything stands in it, stale or withheld entries too."""
+        return bool(self.groups)
+
+    def line(self, key: Group) -> Line:
+        """The tasks of a group; one that comes stands behind those that have given least."""
         line = self.groups.get(key)
         if line is None:
-            line = self.groups[key] = deque()
-            self.turns.append(key)
+            line = self.groups[key] = Line(self._turns[0][0] if self._turns else 0.0)
+            self._stand(key, line)
             self._weigh(key[0], LINE)
         return line
+
+    def _stand(self, key: Group, line: Line) -> None:
+        self._turn += 1
+        heappush(self._turns, (line.served, self._turn, key))
 
     def _end_line(self, key: Group) -> None:
         del self.groups[key]
         self._weigh(key[0], -LINE)
 
-    def take(self, count: int) -> list[TaskRecord]:
-        """Up to `count` queued tasks, groups in turn; stale entries are dropped on the way."""
-        taken: list[TaskRecord] = []
-        queued, withheld = State.QUEUED, self.withheld
-        passed_over = 0
-        while len(taken) < count and passed_over < len(self.turns):
-            key = self.turns[0]
-            if key[0] in withheld:
-                self.turns.rotate(-1)
-                passed_over += 1
-                continue
-            line = self.groups[key]
-            want = count - len(taken)
-            if len(self.turns) > 1:
-                want = min(want, max(1, min(QUANTUM, count // len(self.turns))))
-            before = len(line)
-            while line and want:
-                record = line.popleft()
-                record.lined_up = False
-                if record.state is queued:
-                    taken.append(record)
-                    want -= 1
-            passed_over = 0
-            self.size -= before - len(line)
-            if line:
-                self.turns.rotate(-1)
-            else:
-                self.turns.popleft()
-                self._end_line(key)
-        return taken
+    def take(self, count: int, size: float = 1e18) -> list[TaskRecord]:
+        """Take tasks of one spec and one group, whose turn it is; stale entries are dropped on the way.
 
-    def put_back(self, taken: list[TaskRecord], kept: int) -> None:
-        """Undoes the taking of all but the first few of what `take` has returned last.
-
-        It has passed the turns on. Were they left so, a group of which a task is taken only to be put back
-        would stand last each time, and never be served while another has tasks. But a turn of which a part is
-        kept has been had: a group whose turn never fits into one message would not let go of it.
+        Args:
+            count: How many at most, however much of its turn is left.
+            size: Bytes of payloads that are enough.
         """
-        for record in reversed(taken[kept:]):
-            key = group_of(record)
-            record.lined_up = True
-            self.line(key).appendleft(record)
-            self.size += 1
-            while self.turns[0] != key:
-                self.turns.rotate(1)
-        if 0 < kept < len(taken) and group_of(taken[kept - 1]) == group_of(taken[kept]):
-            self.turns.rotate(-1)
+        head = self.head()
+        if head is None:
+            return []
+        key = self._turns[0][2]
+        line, spec, queued = self.groups[key], head.spec, State.QUEUED
+        each = turn_cost(spec)
+        if len(self._turns) > 1:
+            left = QUANTUM - line.spent
+            count, size = min(count, math.ceil(left / each)), min(size, left * BANDWIDTH)
+        taken: list[TaskRecord] = []
+        before, room = len(line), size
+        while line and len(taken) < count and room > 0:
+            record = line[0]
+            if record.state is queued:
+                if record.spec is not spec:
+                    break
+                taken.append(record)
+                room -= len(record.payload)
+            line.popleft()
+            record.lined_up = False
+        self.size -= before - len(line)
+        line.spent += each * len(taken) + (size - room) / BANDWIDTH
+        if not line:
+            heappop(self._turns)
+            self._end_line(key)
+        elif line.spent >= QUANTUM:
+            line.served += line.spent
+            line.spent = 0.0
+            heappop(self._turns)
+            self._stand(key, line)
+        return taken
 
     def head(self) -> TaskRecord | None:
         """The task whose turn it is, or None; drops stale entries before it."""
-        passed_over = 0
-        while passed_over < len(self.turns):
-            key = self.turns[0]
-            if key[0] in self.withheld:
-                self.turns.rotate(-1)
-                passed_over += 1
-                continue
-            line = self.groups[key]
+        turns, groups, withheld = self._turns, self.groups, self.withheld
+        while self._aside:
+            _, turn, key = self._aside.pop()
+            line = groups[key]
+            if turns:
+                line.served = max(line.served, turns[0][0])  # it is owed nothing for that time
+            heappush(turns, (line.served, turn, key))
+        while turns:
+            key = turns[0][2]
+            line = groups[key]
             while line and line[0].state is not State.QUEUED:
                 line.popleft().lined_up = False
                 self.size -= 1
-            if line:
+            if not line:
+                heappop(turns)
+                self._end_line(key)
+            elif key[0] in withheld:
+                self._aside.append(heappop(turns))
+            else:
                 return line[0]
-            self.turns.popleft()
-            self._end_line(key)
         return None
 
     def entries(self) -> Iterator[TaskRecord]:
@@ -141,14 +191,16 @@ class Lineup:
     def tidy(self) -> None:
         """Drops every stale entry."""
         for key, line in list(self.groups.items()):
-            for record in line:
+            for _ in range(len(line)):
+                record = line.popleft()
                 record.lined_up = record.state is State.QUEUED
-            queued = deque(record for record in line if record.lined_up)
-            if queued:
-                self.groups[key] = queued
-            else:
+                if record.lined_up:
+                    line.append(record)
+            if not line:
                 self._end_line(key)
-        self.turns = deque(key for key in self.turns if key in self.groups)
+        self._turns = [turn for turn in (*self._turns, *self._aside) if turn[2] in self.groups]
+        self._aside.clear()
+        heapify(self._turns)
         self.size = sum(map(len, self.groups.values()))
 
 
@@ -233,6 +285,11 @@ class LimitedLineup:
         """The number of entries, stale ones too."""
         return sum(part.size for part in self.parts.values())
 
+    @property
+    def waits(self) -> bool:
+        """True if anything stands in it that no limit holds back."""
+        return bool(self.turns)
+
     def part(self, key: str) -> PartLineup:
         found = self.parts.get(key)
         if found is None:
@@ -259,7 +316,7 @@ class LimitedLineup:
                 limits.wait(part, counter)
             elif (record := part.head()) is not None:
                 return record
-            elif part.turns:  # of clients that are withheld
+            elif part.waits:  # of clients that are withheld
                 turns.rotate(-1)
                 passed_over += 1
             else:
@@ -271,7 +328,7 @@ class LimitedLineup:
         """Take up to `count` tasks of the key whose turn it is; call it with 1, after `head`."""
         part = self.turns.popleft()
         taken = part.take(count)
-        if part.turns:
+        if part.waits:
             self.turns.append(part)
         else:
             self._drop(part)
@@ -290,9 +347,9 @@ class LimitedLineup:
         """Drop every stale entry, and the keys of which nothing is left."""
         for part in list(self.parts.values()):
             part.tidy()
-            if not part.turns:
+            if not part.waits:
                 self._drop(part)
-        self.turns = deque(part for part in self.turns if part.turns)
+        self.turns = deque(part for part in self.turns if part.waits)
 
     def _drop(self, part: PartLineup) -> None:
         del self.parts[part.part]
@@ -381,7 +438,7 @@ class Backlog:
 
     def forget_empty(self, lineup: AnyLineup) -> None:
         """Drops a lineup in which nothing waits, or nothing but what a limit holds back."""
-        if lineup.turns:
+        if lineup.waits:
             return
         if isinstance(lineup, LimitedLineup):
             self.hide(lineup)

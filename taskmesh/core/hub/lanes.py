@@ -22,6 +22,8 @@ MOST_EARLY = 10_000
 """Results ahead of a missing one that are taken in; a pool repeats the others."""
 LARGE = 1 << 16
 """Bytes from which on a lane message's size is remembered until it is received."""
+REFILL = 4
+"""A lane that was full gets tasks again when one in so many of those beyond two for each slot has ended."""
 REFUSED_FOR = 60.0
 """Seconds for which a pool that has refused a function gets no tasks of it, if there is another pool."""
 MOST_REFUSED = 3
@@ -170,8 +172,9 @@ class Lane(StateMachine[LaneState, LaneCause]):
         leaves: True if its pool drains, which is for good: a beat of before that comes late says nothing.
         warning: Versions in which it differs from the hub, in words, or empty.
         unwanted: True if it may hold tasks that are to be cancelled unless they have started.
-        full: True if it had no room for any task when it was last weighed, and nothing has ended there since.
-            Of hundreds of pools most are: weighing each for every task that ends anywhere cost a millisecond.
+        full: True if it had no room for any task when it was last weighed, and too little has ended there
+            since. Of hundreds of pools most are: weighing each for every task that ends anywhere cost a
+            millisecond. And what it gets when it has room again is worth a message.
     """
 
     table = LANE_TRANSITIONS
@@ -220,6 +223,8 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.leaves = False
         self.warning = ""
         self.unwanted = self.full = False
+        self._refill_at = 0
+        self._weighed = 0.0  # the horizon when it was full
         self._pushed: list[TaskRecord] = []
         self._flying: deque[tuple[int, int]] = deque()
 
@@ -239,6 +244,8 @@ class Lane(StateMachine[LaneState, LaneCause]):
             return True
         slots, credit = self.slots, self.credit
         self.full = self.outstanding >= slots * MOST_AHEAD or self.load(specs) >= slots * credit.horizon
+        self._weighed = credit.horizon
+        self._refill_at = self.outstanding - max(1, (self.outstanding - 2 * slots) // REFILL)
         return not self.full and credit.cost(entry.service, entry.result_size) < credit.horizon
 
     def sized(self, slots: int) -> None:
@@ -319,7 +326,8 @@ class Lane(StateMachine[LaneState, LaneCause]):
     def release(self, number: int, count: int) -> None:
         """Notes that this session does not have `count` tasks of a spec any more."""
         self.outstanding -= count
-        self.full = False
+        if self.outstanding <= self._refill_at:
+            self.full = False
         if not self.outstanding:
             self.alone_until = 0.0
         left = self.counts.get(number, 0) - count
@@ -363,4 +371,5 @@ class Lane(StateMachine[LaneState, LaneCause]):
     def latency(self, sample: float | None, lag: float) -> None:
         """Takes in a measured round trip, if there is one, and the time that the pool's slots wait for it."""
         self.credit.measured(sample, lag)
-        self.full = False
+        if self.credit.horizon > self._weighed * (1.0 + 1.0 / REFILL):
+            self.full = False

@@ -22,8 +22,6 @@ MOST_AT_ONCE = 1 << 30
 """Tasks that may start where no sink bounds them."""
 UNSEEN = 1 << 20
 """Bytes that a result is taken for that goes to a sink, until one of its task function has come."""
-CHUNK_TAKEN = 256
-"""Tasks taken from the backlog at a time: what does not fit goes back, so little may be in hand."""
 MAX_MESSAGE_BYTES = 4 << 20
 """Payload bytes after which a lane message is closed."""
 RECALL_AFTER = 0.005
@@ -285,25 +283,17 @@ class Ventilator:
         seqs: list[int] = []
         payloads: list[object] = []
         client = attempt = returns = -1
-        while (taken := len(records)) < window:
-            # No more than there is room for; then one, to see whether another spec's turn has come
-            wanted = min(CHUNK_TAKEN, window - taken, max(1, left))
-            chunk = lineup.take(wanted)
-            if len(chunk) < wanted:
-                window = 0  # that was all
-            for index, record in enumerate(chunk):
-                if record.spec is not entry:
-                    if lane.breaker.refused and self._is_spared(lane, record.spec):
-                        lineup.put_back(chunk, index)
-                        window = 0
-                        break
-                    entry, client = record.spec, -1
-                    left = load.room(entry, idle)
-                if left <= 0 or (size > MAX_MESSAGE_BYTES and len(records) >= idle):
-                    lineup.put_back(chunk, index)
-                    window = 0
+        while (taken := len(records)) < window and (head := lineup.head()) is not None:
+            if head.spec is not entry:
+                if lane.breaker.refused and self._is_spared(lane, head.spec):
                     break
-                left -= 1
+                entry, client = head.spec, -1
+                left = load.room(entry, idle)
+            if left <= 0 or (size > MAX_MESSAGE_BYTES and taken >= idle):
+                break
+            part = lineup.take(min(window - taken, left), max(1, MAX_MESSAGE_BYTES - size))
+            left -= len(part)
+            for record in part:
                 if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
                     client, attempt, returns = record.id >> SEQ_BITS, record.attempt, record.returns
                     seqs, payloads = load.begin(entry, client, attempt + 1, returns)

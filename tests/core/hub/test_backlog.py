@@ -1,14 +1,34 @@
 """The order in which queued tasks leave the hub."""
 
-from taskmesh.core.hub.backlog import QUANTUM, Backlog, Lineup, Route
+from taskmesh.core.credit import ServiceTime
+from taskmesh.core.hub.backlog import BANDWIDTH, QUANTUM, Backlog, Lineup, Route
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 
 DEFAULT = ("default", frozenset(), ())
 
 
-def tasks(first: int, count: int) -> list[TaskRecord]:
-    return [TaskRecord(number, None, 0, b"") for number in range(first, first + count)]
+def lasting(seconds: float) -> ServiceTime:
+    """What a task's spec says of how long it takes."""
+    spec = ServiceTime()
+    spec.measured(1, seconds)
+    return spec
+
+
+TURN = lasting(QUANTUM)
+"""Of a task that is a turn."""
+
+
+def tasks(first: int, count: int, spec: ServiceTime = TURN) -> list[TaskRecord]:
+    return [TaskRecord(number, spec, 0, b"") for number in range(first, first + count)]
+
+
+def take(lineup: Lineup, count: int) -> list[int]:
+    """So many tasks, by turns."""
+    found: list[int] = []
+    while len(found) < count and (part := lineup.take(count - len(found))):
+        found += [record.id for record in part]
+    return found
 
 
 def of(backlog: Backlog, route: Route) -> list[Lineup]:
@@ -18,9 +38,9 @@ def of(backlog: Backlog, route: Route) -> list[Lineup]:
 def taken(backlog: Backlog, count: int, route: Route = DEFAULT) -> list[int]:
     """What the route's first lineup gives."""
     for lineup in of(backlog, route)[:1]:
-        records = lineup.take(count)
+        found = take(lineup, count)
         backlog.served(lineup)
-        return [record.id for record in records]
+        return found
     return []
 
 
@@ -49,16 +69,45 @@ def test_groups_in_turn():
     backlog.append(DEFAULT, 0, (1, 0), tasks(100, 10))
     backlog.append(DEFAULT, 0, (2, 0), tasks(200, 10))
 
-    assert taken(backlog, 4) == [100, 101, 200, 201]
-    assert taken(backlog, 4) == [102, 103, 202, 203]
+    assert taken(backlog, 4) == [100, 200, 101, 201]
+    assert taken(backlog, 4) == [102, 202, 103, 203]
 
 
-def test_a_large_group_gives_no_more_than_a_quantum_at_a_time():
-    backlog = Backlog()
-    backlog.append(DEFAULT, 0, (1, 0), tasks(0, 10_000))
-    backlog.append(DEFAULT, 0, (2, 0), tasks(20_000, 1))
+def test_a_turn_of_cheap_tasks_fills_a_message():
+    _, lineup = queued(tasks(0, 10_000, lasting(1e-7)), tasks(20_000, 10_000, lasting(1e-7)))
 
-    assert 20_000 in taken(backlog, 1000)[: QUANTUM + 1]
+    parts = [lineup.take(4096) for _ in range(4)]
+    assert [part[0].group for part in parts] == [0, 1, 0, 1]
+    assert all(1000 <= len(part) <= 1001 for part in parts)
+
+
+def test_a_turn_goes_on_in_the_next_message():
+    _, lineup = queued(tasks(0, 100, lasting(QUANTUM / 10)), tasks(200, 100, lasting(QUANTUM / 10)))
+
+    assert take(lineup, 7) == [*range(7)]
+    assert take(lineup, 7) == [7, 8, 9, 200, 201, 202, 203]
+
+
+def test_turns_are_equal_in_work_not_in_tasks():
+    _, lineup = queued(tasks(0, 100, lasting(0.010)), tasks(200, 1000, lasting(0.001)))
+
+    first = take(lineup, 330)
+    assert 29 <= sum(task < 200 for task in first) <= 31, "of ten times the length a tenth as many"
+
+
+def test_a_group_that_comes_is_owed_nothing_of_before():
+    backlog, lineup = queued(tasks(0, 1000), tasks(2000, 1000))
+    take(lineup, 500)
+    backlog.append(DEFAULT, 0, (0, 7), tasks(4000, 100))
+
+    assert 9 <= sum(task >= 4000 for task in take(lineup, 30)) <= 11
+
+
+def test_bytes_are_work_too():
+    large = [TaskRecord(number, lasting(0.0), 0, b"x" * int(QUANTUM * BANDWIDTH)) for number in range(3)]
+    _, lineup = queued(large, tasks(20, 3, lasting(0.0)))
+
+    assert [len(lineup.take(9)) for _ in range(4)] == [1, 3, 1, 1]
 
 
 def test_the_highest_priority_first():
@@ -118,8 +167,7 @@ def test_it_knows_how_many_wait_without_counting_them():
     (lineup,) = backlog.lineups()
     assert lineup.size == 100
 
-    some = lineup.take(30)
-    lineup.put_back(some, 20)
+    some = [lineup.take(1)[0] for _ in range(20)]
     assert lineup.size == 80
     backlog.push_front(DEFAULT, 0, (1, 0), some[0])
     assert lineup.size == 81
@@ -153,7 +201,7 @@ def test_what_is_not_queued_any_more_takes_no_turn():
     for record in list(backlog.entries())[9:12]:
         record.state = State.CANCELLED
 
-    assert [record.id for record in lineup.take(1) + lineup.take(1) + lineup.take(1)] == [10, 23, 11]
+    assert take(lineup, 3) == [10, 23, 11]
 
 
 def test_tidying_leaves_order_and_turns():
@@ -168,7 +216,7 @@ def test_tidying_leaves_order_and_turns():
 
     backlog.tidy(live=2)
 
-    assert taken(backlog, 9) == [102, 103, 104, 105, 201, 202, 203, 204, 205]
+    assert taken(backlog, 9) == [102, 201, 103, 202, 104, 203, 105, 204, 205]
 
 
 def test_tidying_waits_until_it_is_worth_it():
@@ -219,41 +267,9 @@ def test_who_was_served_stands_behind_its_equals():
     assert [lineup.route[0] for lineup in backlog.lineups()] == ["b", "b", "a", "c"]
 
 
-def test_what_is_put_back_keeps_its_turn():
-    _, lineup = queued(tasks(10, 9), tasks(20, 9), tasks(30, 9))
-    records = lineup.take(3)
-
-    lineup.put_back(records, 1)
-
-    assert [record.id for record in lineup.take(4)] == [20, 30, 11, 21]
-
-
-def test_a_turn_of_which_a_part_is_kept_has_been_had():
-    _, lineup = queued(tasks(10, 9), tasks(20, 9))
-    records = lineup.take(8)
-    assert [record.id for record in records] == [10, 11, 12, 13, 20, 21, 22, 23]
-
-    lineup.put_back(records, 2)
-
-    assert [record.id for record in lineup.take(4)] == [20, 21, 12, 13]
-
-
-def test_what_is_put_back_keeps_its_turn_beside_groups_that_are_passed_over():
-    backlog, lineup = queued(tasks(10, 2), tasks(20, 9))
-    other = [TaskRecord(7 << 64 | 1, None, 0, b"")]
-    backlog.append(DEFAULT, 0, (7, 0), other)
-    backlog.withheld.add(7)
-    records = lineup.take(4)  # the first group is empty now
-
-    lineup.put_back(records, 0)
-    backlog.withheld.clear()
-
-    assert [record.id for record in lineup.take(4)] == [10, 20, 7 << 64 | 1, 11]
-
-
 def test_groups_that_are_passed_over_do_not_end_the_taking():
     backlog, lineup = queued(tasks(10, 50), tasks(80, 50))
-    backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7 << 64 | 1, None, 0, b"")])
+    backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7 << 64 | 1, TURN, 0, b"")])
     backlog.withheld.add(7)
 
-    assert len(lineup.take(30)) == 30
+    assert len(take(lineup, 30)) == 30

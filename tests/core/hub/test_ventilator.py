@@ -6,7 +6,6 @@ import pytest
 
 from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.events import FromClient, Tick
-from taskmesh.core.hub.backlog import Lineup
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.core.rig import HubRig, number_of, spec
@@ -55,23 +54,6 @@ def test_instant_tasks_fill_the_window(rig):
     rig.submit(1, 6000)
 
     assert len(rig.held[session]) == MOST_AHEAD
-
-
-def test_hardly_more_is_taken_off_the_queue_than_there_is_room_for(rig, monkeypatch):
-    session = rig.join(slots=2)
-    teach(rig, session, 1.0)
-    returned = []
-    put_back = Lineup.put_back
-    monkeypatch.setattr(
-        Lineup,
-        "put_back",
-        lambda self, taken, kept: returned.extend(taken[kept:]) or put_back(self, taken, kept),
-    )
-
-    rig.submit(1, 300)
-
-    assert len(rig.held[session]) == 2
-    assert 1 <= len(returned) <= 2, "each end of a task would cost as much as all that wait"
 
 
 def test_pools_are_served_in_turn(rig):
@@ -283,7 +265,6 @@ def test_groups_of_large_tasks_take_turns(rig):
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("groups", [2, 3])
 def test_groups_have_equal_turns_where_tasks_are_long(rig, slots, groups):
-    """One task is looked at beyond what there is room for, and put back: its group keeps its turn."""
     session = rig.join(slots=slots)
     teach(rig, session, 1.0)
     rig.submit(1, slots)  # holds the slots while the others come
