@@ -30,23 +30,27 @@ class ServiceTime:
     """Time that tasks of one spec take in a slot.
 
     Attributes:
-        service: Average in seconds, in which new tasks count for three tenths; None before the first result.
+        service: Average in seconds of a task, in which those of earlier reports count for seven tenths each
+            time; None before the first one. It weighs tasks, not reports: a slot that had no processor for a
+            while, and reports few, does not make all of them long.
     """
 
-    __slots__ = ("service",)
+    __slots__ = ("_tasks", "service")
 
     def __init__(self) -> None:
         self.service: float | None = None
+        self._tasks = 0.0
 
     def measured(self, count: int, elapsed: float) -> None:
         """Takes in `count` tasks that took `elapsed` seconds together."""
-        mean = elapsed / count
-        self.service = mean if self.service is None else self.service + 0.3 * (mean - self.service)
+        before = 0.7 * self._tasks
+        self._tasks = before + count
+        self.service = ((self.service or 0.0) * before + elapsed) / self._tasks
 
     def at_least(self, elapsed: float) -> None:
         """A task has run for so long and is not done: the average, if there is one, is no lower."""
         if self.service is not None and self.service < elapsed:
-            self.service = elapsed
+            self.service, self._tasks = elapsed, 1.0
 
 
 class Credit:

@@ -64,9 +64,20 @@ def test_a_service_time_follows_what_is_measured():
     assert time.service is None
     time.at_least(5.0)
     assert time.service is None, "one that runs is no measurement"
-    time.measured(2, 2.0)
+    time.measured(1, 1.0)
     time.measured(1, 2.0)
-    assert time.service == pytest.approx(1.3)
+    assert time.service == pytest.approx(2.7 / 1.7)
     time.at_least(1.0)
     time.at_least(9.0)
     assert time.service == 9.0
+    time.measured(1000, 1.0)
+    assert time.service < 0.01, "one that ran for long is one of many"
+
+
+def test_few_tasks_that_took_long_do_not_make_many_long():
+    time = ServiceTime()
+    for _ in range(3):
+        time.measured(1000, 0.003)
+    time.measured(5, 0.020)  # the slot had no processor
+
+    assert time.service < 0.00002
