@@ -7,8 +7,11 @@ as a refill takes, by measured times of functions and links.
 
 from __future__ import annotations
 
-LANE_HORIZON = 0.020
-"""Seconds of work that a slot may have in its pool, at least: an embedded hub gets the GIL every 5 ms."""
+LANE_HORIZON = 0.004
+"""Seconds of work that a slot may have in its pool, at least: some refills of one that is near. No more:
+a client that comes with one task waits for what is there."""
+PACE = 2e-6
+"""Seconds that a pool's loop takes for a task, however short that is."""
 SLOT_HORIZON = 0.005
 """Seconds of work that a slot is handed ahead, at least: several times what a refill takes. No more, since
 what lies behind a long task starts late (skewed naps over ideal: 1.025, and 1.038 with 20 ms)."""
@@ -16,12 +19,14 @@ MAX_HORIZON = 0.500
 """Seconds of a horizon at most, however slow the link."""
 LONG = 1.0
 """Seconds from which on a task is never handed out ahead of need."""
-ONE_AHEAD = 0.6
+ONE_AHEAD = 0.5
 """Most that a shorter task counts for, in horizons: so a slot always has one in hand and one ahead."""
 MOST_AHEAD = 4096
 """Most tasks that a slot has, however short they are."""
 RESULTS_AHEAD = 8 << 20
 """Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
+WORTH = 0.0005
+"""Seconds of work that are worth a message: a smaller share of what waits is not handed out."""
 LEAST_COST = 1e-7
 """Seconds that a task counts for at least."""
 

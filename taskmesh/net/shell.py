@@ -7,6 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from taskmesh.core.events import Tick
+from taskmesh.system.clock import monotonic
+
+SPELL = 0.00025
+"""Seconds for which a machine takes in events before it acts: pools and slots work while it goes on."""
 
 
 class Machine(Protocol):
@@ -22,9 +26,9 @@ class Machine(Protocol):
         ...
 
     def act(self, now: float) -> Sequence[object]:
-        """Return the actions to be performed, in order, after all events that have come.
+        """Return the actions to be performed, in order, after all events that were taken in.
 
-        The more has come, the more goes into one message: a hub that is busy forms long ones by itself.
+        The more has come, the more goes into one message: a hub that is busy forms longer ones by itself.
         """
         ...
 
@@ -68,7 +72,12 @@ class Shell(Generic[MachineT]):
         events, machine, perform = self.events, self.machine, self._perform
         if not events:
             events.append(Tick())
-        for _ in range(len(events)):
-            machine.take(events.popleft(), now)
-        for action in machine.act(now):
-            perform[type(action)](action)
+        left = len(events)
+        while left:
+            until = now + SPELL
+            while left and now < until:
+                machine.take(events.popleft(), now)
+                left -= 1
+                now = monotonic()
+            for action in machine.act(now):
+                perform[type(action)](action)

@@ -25,7 +25,7 @@ EXPECTED = (
     *((kind, link) for kind in WEATHERS for link in LINKS),
     *(("crash", role) for role in (*CRASHES, "hub with client", "hub that remembers", "hub of shared keys")),
     ("crash", "hub whose pools come back"),
-    ("crash", "hub between attempts"),
+    ("crash", "hub of tasks that age"),
     *((pause, role) for pause in ("short pause", "long pause") for role in ROLES),
     *((f"partition {way}", role) for way in CUTS for role in ("pool", "client")),
     ("reset", "lane"),

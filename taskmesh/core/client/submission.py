@@ -14,8 +14,8 @@ from taskmesh.core.link import SendWindow
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Run, Spec, Value
 
-MAX_SUBMIT = 2000
-"""Tasks in one Submit: a hub that is full refuses little at a time."""
+MAX_SUBMIT = 1000
+"""Tasks in one Submit: a hub that is full refuses little at a time, and others do not wait for long."""
 MAX_CANCELS = 5_000
 """Tasks that one message gives up: some 25 ms of the hub's work, and others get their turn."""
 MAX_BYTES = 8 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from taskmesh.core.credit import LANE_HORIZON, LONG, MAX_HORIZON, MOST_AHEAD, Credit
+from taskmesh.core.credit import LANE_HORIZON, LONG, MAX_HORIZON, MOST_AHEAD, PACE, WORTH, Credit
 from taskmesh.core.hub.backlog import Route
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
@@ -165,6 +165,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         recalls: Recalls since its last report.
         alone_until: Time until which it is given nothing while it has work: one task has it for itself.
         breaker: Functions that its pool could not load, or whose tasks it does not trust.
+        nearest: Seconds of the shortest round trip to it.
         credit: Work that each slot may have outstanding: 20 ms, or twice the refill latency.
         busy_slots: Slots that run a task.
         stale: Tasks that its inventory listed and nobody waits for.
@@ -216,6 +217,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.recalls = 0
         self.alone_until = 0.0
         self.breaker = Breaker()
+        self.nearest = MAX_HORIZON
         self.credit = Credit(LANE_HORIZON, fall=0.05)
         self.busy_slots = 0
         self.stale: list[Held] = []
@@ -238,12 +240,26 @@ class Lane(StateMachine[LaneState, LaneCause]):
             total += count * cost(entry.service, entry.result_size)
         return total
 
+    @property
+    def most(self) -> int:
+        """The most tasks that it may have, however short: as many as its pool's loop handles in a horizon.
+
+        The shortest round trip counts: others may have been measured behind thousands of tasks.
+        """
+        handled = (LANE_HORIZON + self.nearest) / PACE
+        return min(self.slots * MOST_AHEAD, max(2 * self.slots, int(handled)))
+
+    def worth(self, entry: SpecEntry) -> int:
+        """Returns how many tasks of a spec are worth a message; a smaller share of what waits is not sent."""
+        cost = self.credit.cost(entry.service, entry.result_size)
+        return max(1, int(WORTH / max(PACE, cost / max(1, self.slots))))
+
     def has_room(self, entry: SpecEntry, specs: dict[int, SpecEntry]) -> bool:
         """Returns True if the lane is available to a task (RFC 30: its queue, the credit, is not full)."""
         if self.outstanding < self.slots:
             return True
         slots, credit = self.slots, self.credit
-        self.full = self.outstanding >= slots * MOST_AHEAD or self.load(specs) >= slots * credit.horizon
+        self.full = self.outstanding >= self.most or self.load(specs) >= slots * credit.horizon
         self._weighed = credit.horizon
         self._refill_at = self.outstanding - max(1, (self.outstanding - 2 * slots) // REFILL)
         return not self.full and credit.cost(entry.service, entry.result_size) < credit.horizon
@@ -370,6 +386,8 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
     def latency(self, sample: float | None, lag: float) -> None:
         """Takes in a measured round trip, if there is one, and the time that the pool's slots wait for it."""
+        if sample is not None:
+            self.nearest = min(self.nearest, max(0.0, sample))
         self.credit.measured(sample, lag)
         if self.credit.horizon > self._weighed * (1.0 + 1.0 / REFILL):
             self.full = False

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from taskmesh.core.actions import PushTasks
-from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.hub.backlog import AnyLineup, LimitedLineup, Lineup, Route, group_of
 from taskmesh.core.hub.lanes import READY, Lane, LaneState
 from taskmesh.core.hub.spec_entry import SpecEntry
@@ -16,8 +15,8 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.wire.messages import Tasks
 from taskmesh.wire.runs import LaneRun
 
-MAX_MESSAGE = 4096
-"""Most tasks in one lane message."""
+MAX_MESSAGE = 512
+"""Most tasks in one lane message: its pool hands them out while the next one is made."""
 MOST_AT_ONCE = 1 << 30
 """Tasks that may start where no sink bounds them."""
 UNSEEN = 1 << 20
@@ -178,7 +177,7 @@ class Ventilator:
             turn += 1
             share = MAX_MESSAGE
             if len(lanes) > 1:
-                share = max(1, lineup.size // (2 * len(lanes)))
+                share = max(lineup.size // (2 * len(lanes)), lane.worth(head.spec))
             load = self._load(lane, lineup, min(share, MAX_MESSAGE, room), head.spec)
             room -= len(load.records)
             if self._hub.dependencies.values:
@@ -277,7 +276,7 @@ class Ventilator:
             first: the spec of the task whose turn it is.
         """
         idle, load = lane.slots - lane.outstanding, Load(lane, self._hub.specs)
-        window = min(count, lane.slots * MOST_AHEAD - lane.outstanding)
+        window = min(count, lane.most - lane.outstanding)
         records, size = load.records, 0
         entry, left = first, load.room(first, idle)
         seqs: list[int] = []

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
-from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, Credit, ServiceTime
+from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, WORTH, Credit, ServiceTime
 from taskmesh.core.pool.slots import Piece, Slot
 from taskmesh.core.pool.values import Values
 from taskmesh.core.specs import evicted
@@ -175,10 +175,12 @@ class Scheduler:
         """Hands a slot its share of what waits, no more than the horizon, one task if that is long.
 
         The whole share, not half of it for a better balance at the end: what one slot has too much of is
-        taken back when another is idle, and a slot that runs dry waits for a loop that may lack the GIL.
+        taken back when another is idle, and a slot that runs dry waits for a loop that may lack the GIL. And
+        as much as is worth a message, while others get nothing.
         """
         horizon = self.credit.horizon
         room = horizon - self._load(slot)
+        left = room - WORTH  # by a portion that is worth a message
         pieces: list[Piece] = []
         count, limit = slot.count, 0.0
         while self.backlog and share > 0 and not limit:
@@ -193,7 +195,8 @@ class Scheduler:
             elif cost >= horizon:
                 fits = 0 if count else 1
             else:
-                fits = min(share, math.ceil(room / cost), MOST_AHEAD - count) if room > 0 else 0
+                most = max(share, int((room - left) / cost))
+                fits = min(most, math.ceil(room / cost), MOST_AHEAD - count) if room > 0 else 0
             if fits <= 0:
                 break
             size = piece.high - piece.low

@@ -46,13 +46,13 @@ SWEEP = 0.1
 SWEEP_EACH = 0.001
 """Seconds longer for each lane. A check takes some 10 us: together they cost a hundredth of a core."""
 _WRITABLE = int(zmq.POLLOUT)
-PORTION = 20_000
-"""Tasks taken in before pools get their turn: some 50 ms of work."""
+PORTION = 2_000
+"""Tasks taken in before pools get their turn: some 5 ms of work."""
 PORTION_BYTES = 32 << 20
 """Bytes taken in before the machine gets its turn: messages that were read do not count in its limits yet."""
 NOBODY = Sender("", b"")
 """The sender of a message where no keys are in use."""
-FEW = 8
+FEW = 2
 """Messages taken at a time, so that their tasks can be counted: one may hold thousands."""
 
 

@@ -42,10 +42,10 @@ def test_a_long_task_is_never_sent_ahead(rig):
 
 def test_short_tasks_fill_the_horizon(rig):
     session = rig.join(slots=2)
-    teach(rig, session, 0.002)
+    teach(rig, session, 0.0004)
     rig.submit(1, 100)
 
-    assert 20 <= len(rig.held[session]) <= 24, "20 ms of work for each slot"
+    assert 20 <= len(rig.held[session]) <= 24, "4 ms of work for each slot"
 
 
 def test_instant_tasks_fill_the_window(rig):
@@ -324,7 +324,7 @@ class TestRecall:
     def stuck(self, rig: HubRig) -> tuple[int, int]:
         """Two pools: the first has more than it runs and reports nothing, the second has nothing."""
         first = rig.join("p", slots=1)
-        teach(rig, first, 0.002)
+        teach(rig, first, 0.0004)
         rig.submit(1, 8)
         return first, rig.join("q", slots=1)
 
