@@ -11,7 +11,7 @@ INSTANT = 3e-6
 
 
 class Outcome:
-    """What it has taken to run tasks of some clients."""
+    """The run of some clients' tasks, which take equally long."""
 
     def __init__(self, mesh: TimedMesh, clients: int, total: int, seconds: float = INSTANT) -> None:
         warm(mesh, clients, seconds)

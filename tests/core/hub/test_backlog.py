@@ -9,7 +9,7 @@ DEFAULT = ("default", frozenset(), ())
 
 
 def lasting(seconds: float) -> ServiceTime:
-    """What a task's spec says of how long it takes."""
+    """A spec whose tasks take so long."""
     spec = ServiceTime()
     spec.measured(1, seconds)
     return spec
