@@ -23,8 +23,10 @@ class Recorder:
     def __init__(self):
         self.seen = []
 
-    def handle(self, event, now):
+    def take(self, event, now):
         self.seen.append(event if isinstance(event, Queued) else event.message)
+
+    def act(self, now):
         return []
 
 
