@@ -442,6 +442,8 @@ def departure(world: World, *, foul: bool) -> list[Plan]:
     plans = client.submit_all(setting.workload.calm_burst, 60)
     verb, pool = chance.choice(("drain", "scale-in")), chance.choice(world.pools)
     world.until(timetable.now + 0.1 * chance.random())
+    while not client.machine.open:  # else its command waits for a welcome, which the weather may take
+        world.until(timetable.now + 0.01)
     audit.faults[verb, "pool"] += 1
     before = len(hub.dismissed)
     if foul and verb == "drain" and chance.random() < 0.5:
