@@ -37,7 +37,7 @@ KEPT_S: Final = 5.0
 """Seconds that a file is kept without being used."""
 
 DESCRIPTORS: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-"""How many this process may have."""
+"""Descriptors that this process may have."""
 
 _MEMORY: Final = "/dev/shm"  # noqa: S108 -- mkstemp opens exclusively, and the name is gone at once
 _REFUSED: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # what sandboxes answer

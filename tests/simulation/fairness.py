@@ -86,7 +86,7 @@ class Fairness:
             waiting.heads = {group: head for group, head in waiting.heads.items() if group[0] not in full}
 
     def _look(self, lineup: Lineup, former: Waiting | None, served: dict[Group, float]) -> Waiting:
-        """What waits in a lineup now; with what it has let by, as far as it has waited before.
+        """Returns the groups that wait in a lineup, with the lineups that were served while they have waited.
 
         Args:
             served: the most that a task of each group served counts for.
