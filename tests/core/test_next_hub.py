@@ -144,3 +144,27 @@ class TestNumbersOfAttemptsThatPoolsHold:
         assert sorted(held.seqs for held in rig.of(m.Hello)[-1].inventory) == [[1], [2]]
         rig.welcome(epoch=EPOCH + 1, stale=((1, 1, 1),))
         assert rig.pool.scheduler.cancelled == {(1, 1, 1)}
+
+    def test_a_pool_keeps_what_it_was_told_to_drop_until_a_hub_has_answered_the_hello_that_lists_it(self):
+        """A hub that lacks the cancellation waits for all that the pool has listed."""
+        rig = PoolRig(slots=1)
+        rig.push(1)
+        rig.push(2, one=spec(hard_timeout=5.0))  # alone in a slot: it stays in the backlog
+        rig.tell(ev.FromHub(m.Cancel(EPOCH, 1, [Held(1, 1, [2])])))
+        rig.lose_lane()
+        rig.finish(0)
+        assert rig.handed[0] == [], "the slot is free, and no hub has answered"
+
+        rig.welcome(epoch=EPOCH + 1)
+        assert rig.handed[0] == [(1, 2, 1)]
+
+    def test_a_pool_reports_a_cancelled_task_whose_slot_ends_before_a_hub_has_answered_the_hello(self):
+        rig = PoolRig(slots=1)
+        rig.push(1)
+        rig.tell(ev.FromHub(m.Cancel(EPOCH, 1, [Held(1, 1, [1])])))
+        rig.lose_lane()
+        rig.exited(0)
+
+        rig.welcome(epoch=EPOCH + 1)
+        (report,) = rig.of(m.Results)
+        assert [(failed.seq, failed.kind) for failed in report.failed] == [(1, "crash")]

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 USER, POOL, TOKEN = "client:stranger", "worker:stranger", b"stranger's token"
 LOOT = b"the stranger's"
 NOWHERE = "a queue that no pool serves"
+NEVER = 1e9
+"""Seconds from one firing to the next; a shorter period ends where a clock was set forward."""
 
 
 class Stranger:
@@ -90,7 +92,7 @@ class Stranger:
         self._say(m.Fulfil(1, plan.key or "promise-0", LOOT, 1000.0))
         for sink in SINKS:
             self._say(m.SinkReport(sink, self._chance.randrange(1, 9), 1, 0, 1 << 30, [(0, 1 << 30)]))
-        self._say(m.PutSchedule(2, Declaration("a", Timing(period=1000.0), spec, LOOT)))
+        self._say(m.PutSchedule(2, Declaration("a", Timing(period=NEVER), spec, LOOT)))
         self._say(m.DropSchedule(3, "a"))
         for what in ("dead", "events", "status"):
             self._say(m.Query(4, what))

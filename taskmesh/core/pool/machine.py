@@ -139,13 +139,21 @@ class PoolMachine:
         if member.is_due(now):
             self._beat_or_ask(now)
         held = (member.return_wanted > 0 or self.state != "ready") and self._returns()
-        if scheduler.backlog and self.state == "ready" and not held and not self._asks_first:
+        if scheduler.backlog and self.state == "ready" and not held and self._may_dispatch():
             out += scheduler.dispatch(now)
         if scheduler.crowded:
             out += scheduler.unstick(now)
         member.report(scheduler.credit.latency, now)
         if self._drain_until is not None:
             self._check_drained(now, self._drain_until)
+
+    def _may_dispatch(self) -> bool:
+        """Return True if tasks may go to slots.
+
+        Cancelled ones are dropped then. A hub that a Hello lists them to may not know that they were
+        cancelled, and counts on this pool for all that it has listed: they stay until it has answered.
+        """
+        return not self._asks_first and (self.member.session > 0 or not self.scheduler.cancelled)
 
     # --- hub ----------------------------------------------------------------------------------------------
 
@@ -360,7 +368,8 @@ class PoolMachine:
         attempt = (run.client, seq, run.attempt)
         if attempt in self.scheduler.cancelled:
             self.scheduler.cancelled.discard(attempt)
-            return
+            if self.member.session:
+                return  # a next hub may not know that it was cancelled
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
