@@ -82,11 +82,7 @@ class Cancellations:
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
                 self.cancel_at_pool(record.session, record.attempt, record.known_as)
-                self._collector.release(record)
-            self._ledger.move(record, Cause.CANCEL)
-            after = self._collector.keep(record, cancelled)
-            self._hub.dependencies.failed(record, cancelled)
-            self._ledger.drop(record)
+            _, after = self._collector.close(record, Cause.CANCEL, cancelled)
         else:
             self._hub.dependencies.given_up(task, record, cancelled)
         journal = self._hub.journal

@@ -27,7 +27,7 @@ from taskmesh.core.hub.failures import (
 )
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
+from taskmesh.core.hub.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain, text_of
 from taskmesh.core.link import size_of
 from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held
@@ -119,20 +119,10 @@ class Collector:
         if not self.was_given(record, task, run.attempt, session):
             self.strays += 1
             return
-        self.release(record)
         record.spec.measured(1, part.elapsed)
         if record.state is State.WAITING:
             self._ledger.move(record, Cause.DUE)
-        self._ledger.move(record, Cause.SUCCEED)
-        kept = self.keep(record, part)
-        self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
-        waiting = self._ledger.drop(record)
-        after = kept or self._write_down(record, part, waiting)
-        for waiter in waiting:
-            if waiter == record.id:
-                self._pass_on(_of_task(part, waiter)[0][0], record.spec, after)
-            else:
-                self.give(part, waiter, after)
+        self.finish(record, Cause.SUCCEED, part)
         if record.spec.ignores_result and session == ANYBODY:  # tasks that come with it may need the result
             value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
             self._hub.dependencies.bring(record.id >> SEQ_BITS, [value])
@@ -166,16 +156,48 @@ class Collector:
             after = journal.upcoming
         return after
 
-    def _tell_ends(self, record: TaskRecord, failure: Failed, waiting: Sequence[int], kept: int) -> None:
-        """Tell all who wait for a task that it has ended badly: in place of its own client, its sink."""
-        spec = record.spec.spec
-        after = kept or self._write_down(record, failure, waiting)
-        for waiter in waiting:
-            if spec.sink and waiter == record.id and failure.kind != "cancelled":
-                sink = self._hub.owned(record.id >> SEQ_BITS, spec.sink)
-                self._hub.sinks.put(sink, spec.name, _of_task(failure, waiter)[1][0])
-            else:
-                self.give(failure, waiter, after)
+    # --- ends ---------------------------------------------------------------------------------------------
+
+    def finish(self, record: TaskRecord, cause: Cause, outcome: DoneRun | Failed) -> None:
+        """End a task, and tell all who wait for it: in place of its own client, its sink.
+
+        All ends pass here but those that `Ledger.succeed` finds to be the common case.
+        """
+        waiting, after = self.close(record, cause, outcome)
+        told = _as_told(outcome)
+        for task in waiting:
+            self._tell(record, told, task, after)
+        if isinstance(told, Failed) and told.kind != "cancelled":
+            self.recent.remember(record, told, waiting, self._user_of(record.id))
+
+    def close(self, record: TaskRecord, cause: Cause, outcome: DoneRun | Failed) -> tuple[list[int], int]:
+        """End a task for its lane, for those who ask later, for its dependents and for the journal.
+
+        Returns:
+            The ids that wait for its outcome, and the number of the journal's changes after which anybody may
+            have it; 0: now.
+        """
+        self.release(record)
+        self._ledger.move(record, cause)
+        told = _as_told(outcome)
+        kept = self.keep(record, told)
+        if isinstance(outcome, Failed):
+            self._hub.dependencies.failed(record, outcome)
+        else:
+            self._hub.dependencies.succeeded(record, outcome.payloads[0], outcome.attempt - outcome.returns)
+        waiting = self._ledger.drop(record)
+        return waiting, kept or self._write_down(record, told, waiting)
+
+    def _tell(self, record: TaskRecord, outcome: DoneRun | Failed, task: int, after: int) -> None:
+        """Tell one who waits for a task how it has ended."""
+        spec, is_own = record.spec.spec, task == record.id
+        done, failed = _of_task(outcome, task)
+        if is_own and done:
+            self._pass_on(done[0], record.spec, after)
+        elif is_own and spec.sink and failed[0].kind != "cancelled":
+            self._hub.sinks.put(self._hub.owned(task >> SEQ_BITS, spec.sink), spec.name, failed[0])
+        else:
+            self.give(outcome, task, after)
 
     def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> int:
         """Keep how a task has ended for whoever asks later, if its spec says so.
@@ -485,53 +507,16 @@ class Collector:
         failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
         self.end(record, Cause.EXPIRE, failure)
 
-    def end_quietly(self, record: TaskRecord, failure: Failed) -> None:
-        """A bad end that a task had at an earlier hub, where it was noted."""
-        self.release(record)
-        self._ledger.move(record, Cause.FAIL)
-        self._hub.dependencies.failed(record, failure)
-        self._tell_ends(record, _as_told(failure), self._ledger.drop(record), 0)
-
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: all clients that wait are told."""
         self._note(record, failure)
         history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
-        self.release(record)
-        self._ledger.move(record, cause)
         failure = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         if failure.kind != "cancelled" and self._is_letter(record):
             account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
-            hub.letters.add(record, failure, hub.wall, account.owner, account.name)
-        told = msgspec.structs.replace(failure, output="")
-        kept = self.keep(record, told)
-        self._hub.dependencies.failed(record, told)
-        waiting = self._ledger.drop(record)
-        self._tell_ends(record, told, waiting, kept)
-        if told.kind != "cancelled":
-            self.recent.remember(record, told, waiting, self._user_of(record.id))
-
-    def fulfilled(self, record: TaskRecord, run: DoneRun) -> None:
-        """Ends a promise with its value: a run of one task, whose client and number do not matter."""
-        self._ledger.move(record, Cause.FULFIL)
-        self._hub.dependencies.succeeded(record, run.payloads[0], run.attempt)
-        waiting = self._ledger.drop(record)
-        after = self._write_down(record, run, waiting)
-        for waiter in waiting:
-            self.give(run, waiter, after)
-
-    def never_starts(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
-        """Ends a task that WAITs for others and can never start, or is not needed any more.
-
-        Its log line and its history are those of the task that ended first.
-        """
-        self._ledger.move(record, cause)
-        self._hub.dependencies.failed(record, failure)
-        failure = _as_told(failure)
-        kept = self.keep(record, failure)
-        waiting = self._ledger.drop(record)
-        self._tell_ends(record, failure, waiting, kept)
-        if cause is not Cause.SKIP:
-            self.recent.remember(record, failure, waiting, self._user_of(record.id))
+            state = TRANSITIONS[record.state, cause]
+            hub.letters.add(record, state, failure, hub.wall, account.owner, account.name)
+        self.finish(record, cause, msgspec.structs.replace(failure, output=""))
 
     def _is_letter(self, record: TaskRecord) -> bool:
         """Return True if nobody waits for a call: it is detached, or a firing, or its client is away.
@@ -576,9 +561,10 @@ def bare(run: DoneRun) -> DoneRun:
     return msgspec.structs.replace(run, payloads=[b""] * len(run.seqs))
 
 
-def _as_told(failure: Failed) -> Failed:
-    """Return a bad end as clients hear of it."""
-    return msgspec.structs.replace(failure, kind="cancelled") if failure.kind == SKIPPED else failure
+def _as_told(outcome: DoneRun | Failed) -> DoneRun | Failed:
+    """Return an outcome as clients hear of it."""
+    is_skipped = isinstance(outcome, Failed) and outcome.kind == SKIPPED
+    return msgspec.structs.replace(outcome, kind="cancelled") if is_skipped else outcome
 
 
 def _of_task(outcome: DoneRun | Failed, task: int) -> tuple[list[DoneRun], list[Failed]]:

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from taskmesh.core.hub.journal_entries import JournalEntries
-from taskmesh.core.hub.states import TaskRecord
+from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_MASK, plain
 from taskmesh.core.link import size_of_failure
 from taskmesh.wire.journal import LETTER, JournalLetter
@@ -45,11 +45,14 @@ class DeadLetters:
     def view(self) -> dict[str, int]:
         return {"letters": len(self.letters), "bytes": self._size, "evicted": self.evicted}
 
-    def add(self, record: TaskRecord, failed: Failed, wall: float, user: str, client: str) -> None:
-        """A task has ended badly; it still has its edges.
+    def add(
+        self, record: TaskRecord, state: State, failed: Failed, wall: float, user: str, client: str
+    ) -> None:
+        """A task is about to end badly; it still has its edges.
 
         Args:
             record: the task.
+            state: the state in which it ends.
             failed: its end, with the last output of its process.
             wall: the time on the wall.
             user: the user whose task it is.
@@ -63,7 +66,7 @@ class DeadLetters:
             run.needs = [list(record.links.needs)]
         self.drop(record.id)
         letter = JournalLetter(
-            wall, user, client, record.state.name, record.spec.spec, run, replace(failed, pickled=b"")
+            wall, user, client, state.name, record.spec.spec, run, replace(failed, pickled=b"")
         )
         self._insert(record.id, letter)
         self._write(record.id)

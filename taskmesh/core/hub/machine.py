@@ -175,7 +175,7 @@ class HubMachine:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         if state.dependencies.is_settling:
-            state.dependencies.settle(now, self.collector.never_starts)
+            state.dependencies.settle(now, self.collector.finish)
         self.cancellations.publish()
         if state.acks_due:
             self.submissions.acknowledge_due(now)

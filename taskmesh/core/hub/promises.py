@@ -34,7 +34,7 @@ class Promises:
             record = ledger.by_key(*key)
             if record is not None and record.spec.is_promise:
                 if isinstance(outcome, DoneRun):
-                    self._collector.fulfilled(record, outcome)
+                    self._collector.finish(record, Cause.FULFIL, outcome)
                 else:
                     self._collector.end(record, Cause.FAIL, outcome)
         return m.Answer(fulfil.number, first)

@@ -139,7 +139,7 @@ class Submissions:
             if value.failed is not None:
                 failure = replace(value.failed, client=client, seq=value.seq)
                 if record.state is not State.QUEUED:
-                    self._collector.end_quietly(record, failure)
+                    self._collector.finish(record, Cause.FAIL, failure)
                 continue
             attempt = value.attempt or record.attempt
             done = DoneRun(record.spec.number, client, attempt, "", [value.seq], [value.payload], 0.0)
