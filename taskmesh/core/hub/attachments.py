@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from taskmesh.core import ids
 from taskmesh.core.hub.adoption import Adoption
-from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.collector import Collector, of_task
 from taskmesh.core.hub.dependencies import is_bare
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
@@ -50,7 +50,7 @@ class Attachments:
         else:
             self._ledger.answered(client, seq)
             outcome, after = kept or self._unfetched(client, target) or (unknown(), 0)
-            self._collector.give(outcome, task, after)
+            self._collector.give(of_task(outcome, task), after)
 
     def came(self, client: int, seqs: list[int]) -> None:
         """Join the attachments that wait for these tasks of a client, which have just come."""

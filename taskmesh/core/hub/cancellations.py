@@ -77,7 +77,7 @@ class Cancellations:
             return False
         if record.extra is not None and record.extra.abandoned and task == record.id:
             return True  # it is run for others
-        cancelled = Failed(0, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
+        cancelled = Failed(task >> SEQ_BITS, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
         after = 0
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
@@ -91,7 +91,7 @@ class Cancellations:
         elif journal is not None:
             journal.ended(task >> SEQ_BITS, cancelled)  # others may have heard of it than its client
         if not quiet:
-            self._collector.give(cancelled, task, after)
+            self._collector.give(cancelled, after)
         return True
 
     def cancel_all(self, client: int, extent: Extent = Extent.ALL, reason: str = "") -> int:

@@ -117,37 +117,32 @@ class ClientSession:
         """True if there are outcomes that the client may not have."""
         return bool(self._done or self._failed or self.held or self._deliveries.kept)
 
-    def done(self, run: DoneRun, after: int = 0) -> int:
-        """Keep successes for the next delivery; return how many bytes they are counted for.
+    def add(self, outcome: DoneRun | Failed, after: int = 0) -> int:
+        """Keep outcomes for the next delivery; return how many bytes they are counted for.
+
+        The bad end of a dependent does not come before that of its cause.
 
         Args:
-            run: the successes.
+            outcome: results of one slot, or a bad end.
             after: the number of the journal's changes that they wait for.
         """
+        if isinstance(outcome, Failed) and outcome.kind == "dependency" and self.held:
+            after = max(after, *[number for number, _ in self.held])
         if after:
-            self.held.append((after, run))
+            self.held.append((after, outcome))
         else:
-            self._done.append(run)
+            self._release(outcome)
         if not self.credit:
             return 0
-        size = size_of(run)
+        size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
         self.size += size
         return size
 
-    def failed(self, failure: Failed, after: int = 0) -> bool:
-        """Keep a bad end for the next delivery; return True if it waits for the journal.
-
-        That of a dependent does not come before that of its cause.
-        """
-        if self.credit:
-            self.size += size_of_failure(failure)
-        if failure.kind == "dependency" and self.held:
-            after = max(after, *[number for number, _ in self.held])
-        if after:
-            self.held.append((after, failure))
+    def _release(self, outcome: DoneRun | Failed) -> None:
+        if isinstance(outcome, Failed):
+            self._failed.append(outcome)
         else:
-            self._failed.append(failure)
-        return after > 0
+            self._done.append(outcome)
 
     def written(self, number: int) -> bool:
         """The journal has the changes up to a number; return True if the client waits for more of them."""
@@ -157,10 +152,8 @@ class ClientSession:
         for after, outcome in held:
             if after > number:
                 self.held.append((after, outcome))
-            elif isinstance(outcome, Failed):
-                self._failed.append(outcome)
             else:
-                self._done.append(outcome)
+                self._release(outcome)
         return bool(self.unwritten or self.held)
 
     def deliveries(self, now: float) -> list[SendClient]:

@@ -130,11 +130,11 @@ class Collector:
     def _pass_on(self, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
         """Pass successes on to their client, or to the sink of their tasks; return their bytes."""
         if entry is None or not (entry.spec.sink or entry.ignores_result):
-            return self._give(run, after)
+            return self.give(run, after)
         if entry.ignores_result:
             if self._hub.journal is not None:
                 self._hub.journal.hold(run, entry)  # the client cannot bring it
-            return self._give(bare(run), after)
+            return self.give(bare(run), after)
         self._hub.sinks.put(self._hub.owned(run.client, entry.spec.sink), entry.spec.name, run)
         return size_of(run)
 
@@ -147,10 +147,7 @@ class Collector:
         journal, after = self._hub.journal, 0
         if journal is not None and outcome.client in self._hub.clients:
             after = journal.ended(outcome.client, outcome)
-        if isinstance(outcome, DoneRun):
-            self._give(outcome, after)
-        else:
-            self.give(outcome, outcome.client << SEQ_BITS | outcome.seq, after)
+        self.give(outcome, after)
         if journal is not None and outcome.client not in self._hub.clients:
             journal.sweep()
             after = journal.upcoming
@@ -190,14 +187,15 @@ class Collector:
 
     def _tell(self, record: TaskRecord, outcome: DoneRun | Failed, task: int, after: int) -> None:
         """Tell one who waits for a task how it has ended."""
-        spec, is_own = record.spec.spec, task == record.id
-        done, failed = _of_task(outcome, task)
-        if is_own and done:
-            self._pass_on(done[0], record.spec, after)
-        elif is_own and spec.sink and failed[0].kind != "cancelled":
-            self._hub.sinks.put(self._hub.owned(task >> SEQ_BITS, spec.sink), spec.name, failed[0])
+        outcome, spec = of_task(outcome, task), record.spec.spec
+        if task != record.id or (isinstance(outcome, Failed) and not spec.sink):
+            self.give(outcome, after)
+        elif isinstance(outcome, DoneRun):
+            self._pass_on(outcome, record.spec, after)
+        elif outcome.kind == "cancelled":
+            self.give(outcome, after)
         else:
-            self.give(outcome, task, after)
+            self._hub.sinks.put(self._hub.owned(outcome.client, spec.sink), spec.name, outcome)
 
     def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> int:
         """Keep how a task has ended for whoever asks later, if its spec says so.
@@ -214,7 +212,7 @@ class Collector:
         if hub.journal is None or not kept:
             return 0
         for task in kept:
-            hub.journal.delivered(task >> SEQ_BITS, *_of_task(outcome, task), hub.specs)
+            hub.journal.delivered(task >> SEQ_BITS, *_kinds_of(of_task(outcome, task)), hub.specs)
         return hub.journal.upcoming
 
     def _write_down(self, record: TaskRecord, outcome: DoneRun | Failed, waiting: Sequence[int]) -> int:
@@ -229,10 +227,10 @@ class Collector:
         after = 0
         for task in waiting:
             if task != record.id or not entry.spec.sink:  # what is in a sink has not ended for its client
-                done, failed = _of_task(outcome, task)
-                if task == record.id and entry.ignores_result:
-                    done = [bare(run) for run in done]
-                after = max(after, journal.ended(task >> SEQ_BITS, (done or failed)[0]))
+                told = of_task(outcome, task)
+                if task == record.id and entry.ignores_result and isinstance(told, DoneRun):
+                    told = bare(told)
+                after = max(after, journal.ended(told.client, told))
         return after
 
     def _user_of(self, task: int) -> str:
@@ -266,44 +264,30 @@ class Collector:
             run.returns,
         )
 
-    def _give(self, run: DoneRun, after: int = 0) -> int:
-        client = self._hub.clients.get(run.client)
-        if client is None:
-            if self._hub.journal is not None:
-                self._hub.journal.delivered(run.client, [run], [], self._hub.specs)
-            return 0
-        self._hub.news.add(run.client)
-        client.ended = self._hub.now
-        if self._hub.journal is not None and not client.present:
-            self._hub.journal.ended(run.client, run)
-        if after:
-            self._hub.unwritten[run.client] = client
-        return client.done(run, after)
-
-    def give(self, outcome: DoneRun | Failed, task: int, after: int = 0) -> None:
-        """Hands a task the outcome of the one whose key it shares.
+    def give(self, outcome: DoneRun | Failed, after: int = 0) -> int:
+        """Pass outcomes on to the client that they name.
 
         Args:
-            outcome: the outcome.
-            task: the task.
-            after: the number of the journal's changes that are to be written before its client has it.
+            outcome: results of one slot, or a bad end.
+            after: the number of the journal's changes that are to be written before the client has it.
+
+        Returns:
+            The bytes that they are counted for.
         """
-        done, failed = _of_task(outcome, task)
-        if done:
-            self._give(done[0], after)
-            return
-        client = task >> SEQ_BITS
-        session = self._hub.clients.get(client)
-        failure = failed[0]
-        if session is not None:
-            session.ended = self._hub.now
-            if self._hub.journal is not None and not session.present:
-                self._hub.journal.ended(client, failure)
-            if session.failed(failure, after):
-                self._hub.unwritten[client] = session
-            self._hub.news.add(client)
-        elif self._hub.journal is not None:
-            self._hub.journal.delivered(client, [], [failure], self._hub.specs)
+        hub, client = self._hub, outcome.client
+        session, journal = hub.clients.get(client), hub.journal
+        if session is None:
+            if journal is not None:
+                journal.delivered(client, *_kinds_of(outcome), hub.specs)
+            return 0
+        hub.news.add(client)
+        session.ended = hub.now
+        if journal is not None and not session.present:
+            journal.ended(client, outcome)
+        size = session.add(outcome, after)
+        if session.held:
+            hub.unwritten[client] = session
+        return size
 
     # --- failures -----------------------------------------------------------------------------------------
 
@@ -567,9 +551,13 @@ def _as_told(outcome: DoneRun | Failed) -> DoneRun | Failed:
     return msgspec.structs.replace(outcome, kind="cancelled") if is_skipped else outcome
 
 
-def _of_task(outcome: DoneRun | Failed, task: int) -> tuple[list[DoneRun], list[Failed]]:
-    """Return an outcome as that of one task, among results or bad ends."""
+def of_task(outcome: DoneRun | Failed, task: int) -> DoneRun | Failed:
+    """Return the outcome of one task as that of another which shares its key."""
     client, seq = task >> SEQ_BITS, task & SEQ_MASK
     if isinstance(outcome, Failed):
-        return [], [msgspec.structs.replace(outcome, client=client, seq=seq)]
-    return [msgspec.structs.replace(outcome, client=client, seqs=[seq])], []
+        return msgspec.structs.replace(outcome, client=client, seq=seq)
+    return msgspec.structs.replace(outcome, client=client, seqs=[seq])
+
+
+def _kinds_of(outcome: DoneRun | Failed) -> tuple[list[DoneRun], list[Failed]]:
+    return ([], [outcome]) if isinstance(outcome, Failed) else ([outcome], [])

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from taskmesh.core import events as ev
 from taskmesh.core.hub.clients import Clients
-from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.collector import Collector, of_task
 from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.limit_entries import LimitEntries
@@ -163,7 +163,7 @@ class JournalEvents:
             if outcome is None:
                 continue
             hub.ledger.answered(client, seq)
-            self._collector.give(outcome, client << SEQ_BITS | seq)
+            self._collector.give(of_task(outcome, client << SEQ_BITS | seq))
             if self._journal.needed(client, seq) and not is_bare(outcome):
                 entry = hub.specs.get(done.spec) if done is not None else None
                 spec = entry.spec if entry is not None else NO_SPEC

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from taskmesh.core.hub.collector import Collector, bare
+from taskmesh.core.hub.collector import Collector, bare, of_task
 from taskmesh.core.hub.sinks import MOST_BYTES, MOST_OUTCOMES
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
@@ -107,7 +107,7 @@ class SinkValues:
             self._hub.sinks.withdraw(sink, keys)
             if seqs is None and client in self._hub.clients:  # it is told should it come back
                 for _, seq in sorted(keys):
-                    self._collector.give(Failed(0, seq, 1, "cancelled"), client << SEQ_BITS | seq)
+                    self._collector.give(Failed(client, seq, 1, "cancelled"))
             self.go_on(sink)
 
     def _put(self, records: list[TaskRecord]) -> None:
@@ -133,9 +133,8 @@ class SinkValues:
         self._hub.dependencies.succeeded(record, payload, 1)
         for waiter in self._hub.ledger.drop(record):
             if waiter != record.id:
-                seq = waiter & SEQ_MASK
-                alone = DoneRun(run.spec, run.client, 1, run.worker, [seq], [payload], 0.0)
-                self._collector.give(alone, waiter)
+                alone = DoneRun(run.spec, 0, 1, run.worker, [], [payload], 0.0)
+                self._collector.give(of_task(alone, waiter))
 
 
 def _is_of(last: TaskRecord, record: TaskRecord) -> bool:

@@ -13,7 +13,7 @@ from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.backlog import LINE
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
-from taskmesh.core.hub.collector import ANYBODY, Collector
+from taskmesh.core.hub.collector import ANYBODY, Collector, of_task
 from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import is_durable, without
 from taskmesh.core.hub.ledger import NAMED, weight_of_edges
@@ -217,7 +217,7 @@ class Submissions:
             if cached is not None and seq not in self._ledger.account(client).finished:
                 kept.add(seq)
                 self._ledger.answered(client, seq)
-                self._collector.give(cached.outcome, base | seq, cache.pending(cached))
+                self._collector.give(of_task(cached.outcome, base | seq), cache.pending(cached))
         return without(run, kept) if kept else run
 
     def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | m.Busy | None:
@@ -399,7 +399,7 @@ class Submissions:
     def _refuse(self, client: int, seqs: list[int], kind: str) -> None:
         for seq in seqs:
             self._ledger.answered(client, seq)
-            self._collector.give(Failed(client, seq, 0, kind), client << SEQ_BITS | seq)
+            self._collector.give(Failed(client, seq, 0, kind))
 
     def _accept(self, client: int, run: Run, entry: SpecEntry, now: float) -> list[TaskRecord]:
         """Return the new records of a run, with what is known of them from before and who waits for them."""
@@ -496,7 +496,7 @@ class Submissions:
             cached = cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
         kept = cached.outcome
         self._ledger.answered(client, seq)
-        self._collector.give(kept, client << SEQ_BITS | seq, cache.pending(cached))
+        self._collector.give(of_task(kept, client << SEQ_BITS | seq), cache.pending(cached))
         if entry.is_promise:  # tasks of this Submit may depend on it
             value = value_of(seq, kept, entry.spec)
             value.key = run.key

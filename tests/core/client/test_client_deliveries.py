@@ -35,24 +35,24 @@ def packed(session: ClientSession) -> list[tuple[list[int], list[int]]]:
 
 
 def test_failures_go_along_when_all_successes_have_their_place(session):
-    session.failed(failure(9))
+    session.add(failure(9))
     for seq in (1, 2):
-        session.done(success(seq))
+        session.add(success(seq))
 
     assert packed(session) == [([1, 2], [9])]
 
 
 def test_failures_wait_while_successes_are_left(session):
-    session.failed(failure(9))
+    session.add(failure(9))
     for seq in (1, 2):
-        session.done(success(seq, MAX_DELIVERY))
+        session.add(success(seq, MAX_DELIVERY))
 
     assert packed(session) == [([1], []), ([2], [9])]
 
 
 def test_large_failures_are_cut_too(session):
     for seq in (1, 2, 3):
-        session.failed(failure(seq, MAX_DELIVERY // 2))
+        session.add(failure(seq, MAX_DELIVERY // 2))
 
     assert packed(session) == [([], [1, 2]), ([], [3])]
 
@@ -61,5 +61,5 @@ def test_large_failures_are_cut_too(session):
 def test_results_are_counted_unless_they_are_in_the_clients_hands_at_once(session, credit, counted):
     session.credit = credit
 
-    assert session.done(success(1, 10)) == counted
+    assert session.add(success(1, 10)) == counted
     assert session.size == counted
