@@ -1,4 +1,4 @@
-"""The application: its commands and the words that `taskmesh --help` prints."""
+"""The application: its commands in their groups, and the words that `taskmesh --help` prints."""
 
 from __future__ import annotations
 
@@ -6,20 +6,50 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import (
-    dead,
-    drain,
-    health,
-    keys,
-    limits,
-    operation,
-    programs,
-    schedule,
-    store,
-    submission,
-    views,
-)
-from taskmesh.cli.exits import EPILOG, EXIT_CODES
+from taskmesh.cli import dead, keys, programs, schedule, steering, store, submission, views
+from taskmesh.cli.command import EXIT_CODES, Command
+
+GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
+    "Run": {
+        "up": programs.up,
+        "hub": programs.hub,
+        "worker": programs.worker,
+        "health": programs.health,
+    },
+    "Submit": {
+        "submit": submission.submit,
+        "result": submission.result,
+        "fulfil": submission.fulfil,
+    },
+    "Look": {
+        "status": views.status,
+        "tasks": views.tasks,
+        "explain": views.explain,
+    },
+    "Steer": {
+        "cancel": steering.cancel,
+        "drain": steering.drain,
+        "pool": (
+            "List the pools of a hub, pause and resume them.",
+            steering.POOL_COMMANDS,
+        ),
+        "limits": (
+            "List the limits of a hub's tasks, and set them by hand.",
+            steering.LIMIT_COMMANDS,
+        ),
+        "schedule": ("Show and change what a hub runs by the clock.", schedule.COMMANDS),
+        "dead": ("Dead letters: tasks that have ended badly while nobody waited for them.", dead.COMMANDS),
+    },
+    "Keys and journal": {
+        "keys": (
+            "Make keys, and authorize or revoke them at a hub. Roles: hub, client, worker, operator.",
+            keys.COMMANDS,
+        ),
+        "store": ("Look at a hub's journal, while the hub runs or not.", {"status": store.status}),
+    },
+}
+"""The commands by group; a noun has a help and commands of its own."""
+EPILOG = "Exit codes: `taskmesh --help` lists them."
 
 app = typer.Typer(
     name="taskmesh",
@@ -48,31 +78,21 @@ def taskmesh(
     """Run Python functions on pools of worker processes, over ZeroMQ."""
 
 
-for _command in (programs.up, programs.hub):
-    app.command(epilog=EPILOG)(_command)
-app.command(epilog=EPILOG, help=programs.WORKER, cls=programs.WorkerCommand)(programs.worker)
-for _command in (
-    submission.submit,
-    submission.result,
-    views.status,
-    views.pools,
-    views.tasks,
-    views.explain,
-    views.graph,
-    operation.ping,
-    operation.pause,
-    operation.resume,
-    operation.cancel,
-    operation.fulfil,
-    drain.drain,
-    drain.scale_in,
-    health.health,
-):
-    app.command(epilog=EPILOG)(_command)
-for _name, _command in schedule.COMMANDS.items():
-    schedule.schedule.command(_name, epilog=EPILOG)(_command)
-app.add_typer(schedule.schedule)
-app.add_typer(keys.keys)
-app.add_typer(limits.limits)
-app.add_typer(store.store)
-app.add_typer(dead.dead)
+def _help(command: Command) -> str:
+    """Return the docstring of a command, a line for each paragraph: typer keeps line ends."""
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
+
+
+for _group, _commands in GROUPS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, tuple):
+            _noun = typer.Typer(name=_name, help=_command[0], no_args_is_help=True)
+            for _verb, _each in _command[1].items():
+                _noun.command(_verb, help=_help(_each), epilog=EPILOG)(_each)
+            app.add_typer(_noun, rich_help_panel=_group)
+        else:
+            _kind = programs.WorkerCommand if _name == "worker" else None
+            app.command(_name, help=_help(_command), epilog=EPILOG, rich_help_panel=_group, cls=_kind)(
+                _command
+            )

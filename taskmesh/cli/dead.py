@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, FAILED
-from taskmesh.cli.format import printable
-from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
-from taskmesh.cli.options import TaskId, Timeout, command, hub_settings, known_id
-from taskmesh.cli.output import Output
+from taskmesh.cli.command import EVERYTHING, FAILED, Reach, TaskId, hub_command, known_id
+from taskmesh.cli.output import Output, printable
 from taskmesh.cli.submission import moment_of
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 if TYPE_CHECKING:
     from taskmesh.client.client import Client
-    from taskmesh.config import Config
     from taskmesh.future import TaskFuture
     from taskmesh.wire.messages import Answer
 
@@ -29,29 +26,21 @@ Ids = Annotated[
     list[str] | None,
     typer.Argument(metavar="ID", help="The ids of the tasks that have ended.", callback=known_id),
 ]
-Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Only tasks of this function.")]
-Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Only what ended since, as 2026-12-01T09:00.")
-]
-Error = Annotated[
-    str | None, typer.Option("--error", metavar="TEXT", help="Only those whose error has this in it.")
-]
 Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many, the newest.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
-dead = typer.Typer(
-    name="dead",
-    help="Dead letters: tasks that have ended badly while nobody waited for them.",
-    no_args_is_help=True,
-)
 
-
-class Choice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """The letters that a command is for, by their function, time or error; all of them if none is given."""
 
-    task: str | None
-    since: str | None
-    error: str | None
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="Only tasks of this function.")] = None
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what ended since, as 2026-12-01T09:00.")
+    ] = None
+    error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those whose error has this in it.")
+    ] = None
 
     def rows(self, ask: Ask) -> list[dict[str, Any]]:
         """Return the rows of these letters, the newest first."""
@@ -77,27 +66,21 @@ class Choice(NamedTuple):
         """
         if given:
             return given
-        if not (any(self) or every):
+        if not (self.task or self.since or self.error or every):
             raise ConfigError("name the tasks: by their ids, with --task, --since or --error, or --all")
         return [row["task_id"] for row in self.rows(ask)]
 
 
-def show_all(
-    reach: Reach,
-    out: Output,
-    *,
-    task: Task = None,
-    since: Since = None,
-    error: Error = None,
-    limit: Most = 100,
-) -> None:
+@hub_command
+def show_all(reach: Reach, out: Output, *, choice: Choice, limit: Most = 100) -> None:
     """List dead letters, the newest first."""
-    rows = Choice(task, since, error).rows(reach.query)[:limit]
+    rows = choice.rows(reach.query)[:limit]
     for row in rows:
         row["ended"] = _time(row["ended"])
     out.rows(rows, COLUMNS, "no dead letters")
 
 
+@hub_command
 def show(reach: Reach, out: Output, task_id: TaskId) -> None:
     """Show a dead letter: how its last attempt failed, and the last output of that."""
     found = reach.query("dead-letter", task_id)
@@ -112,32 +95,29 @@ def show(reach: Reach, out: Output, task_id: TaskId) -> None:
     out.value(found, printable("\n".join(lines), keep="\n"))
 
 
-@command(hub_settings)
+@hub_command
 def replay(
-    config: Config,
+    reach: Reach,
     out: Output,
     ids: Ids = None,
     *,
-    task: Task = None,
-    since: Since = None,
-    error: Error = None,
+    choice: Choice,
     limit: Most = 10_000,
     every: All = False,
-    timeout: Timeout = 5.0,
 ) -> None:
     """Submit the calls of dead letters again, as a client; `taskmesh result` fetches the results."""
     from taskmesh.client.submitter import client_of
     from taskmesh.mesh import Mesh
 
-    with Mesh(config=config) as mesh:
+    with Mesh(config=reach.config) as mesh:
         client = client_of(mesh)
         port = client.open()
 
         def ask(what: str, argument: str = "") -> Any:
-            return port.query(what, argument, EVERYTHING, timeout)
+            return port.query(what, argument, EVERYTHING, reach.timeout)
 
         told, refused = [], {}
-        for task_id in Choice(task, since, error).ids(ask, ids, every=every)[:limit]:
+        for task_id in choice.ids(ask, ids, every=every)[:limit]:
             try:
                 letter = ask("dead-call", task_id)
             except HubUnreachable:
@@ -181,18 +161,10 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
     return client.table.put(again, payload)
 
 
-def purge(
-    reach: Reach,
-    out: Output,
-    ids: Ids = None,
-    *,
-    task: Task = None,
-    since: Since = None,
-    error: Error = None,
-    every: All = False,
-) -> None:
+@hub_command
+def purge(reach: Reach, out: Output, ids: Ids = None, *, choice: Choice, every: All = False) -> None:
     """Forget dead letters."""
-    chosen = Choice(task, since, error).ids(reach.query, ids, every=every)
+    chosen = choice.ids(reach.query, ids, every=every)
     with reach.session() as hub:
         told = [hub.command("dead-purge", task_id, reach.timeout) for task_id in chosen]
     out.value({"purged": len(told)}, f"{len(told)} dead letters are forgotten")
@@ -202,10 +174,4 @@ def _time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-for _name, _each in (
-    ("list", hub_command(show_all)),
-    ("show", hub_command(show)),
-    ("replay", replay),
-    ("purge", hub_command(purge)),
-):
-    dead.command(name=_name, epilog=EPILOG)(_each)
+COMMANDS = {"list": show_all, "show": show, "replay": replay, "purge": purge}

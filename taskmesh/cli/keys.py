@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taskmesh.cli.exits import EPILOG
-from taskmesh.cli.options import ConfigFile, Keys, command, settings
+from taskmesh.cli.command import command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
+    from taskmesh.config import Config
     from taskmesh.security.keys import KeyFolder
 
 COLUMNS = ("kind", "role", "name", "public")
@@ -20,14 +20,8 @@ COLUMNS = ("kind", "role", "name", "public")
 Role = Annotated[str, typer.Argument(metavar="ROLE", help="client, worker or operator.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The hub's name for the holder of the key.")]
 
-keys = typer.Typer(
-    name="keys",
-    help="Make keys, and authorize or revoke them at a hub. Roles: hub, client, worker, operator.",
-    no_args_is_help=True,
-)
 
-
-def folder_of(*, directory: Keys = None, file: ConfigFile = None) -> KeyFolder:
+def folder_of(config: Config) -> KeyFolder:
     """Return the directory that --keys, TASKMESH_KEYS or the configuration names.
 
     Raises:
@@ -35,13 +29,12 @@ def folder_of(*, directory: Keys = None, file: ConfigFile = None) -> KeyFolder:
     """
     from taskmesh.security.keys import KeyFolder
 
-    path = settings(file, {"mesh__keys": directory}).mesh.keys
-    if not path:
+    if not config.mesh.keys:
         raise ConfigError("which directory? Say so with --keys DIR or TASKMESH_KEYS")
-    return KeyFolder(path)
+    return KeyFolder(Path(config.mesh.keys))
 
 
-folder_command = command(folder_of)
+folder_command = command("keys", subject=folder_of)
 
 
 def known(role: str, *, among: tuple[str, ...]) -> str:
@@ -144,5 +137,4 @@ def show(folder: KeyFolder, out: Output) -> None:
     out.rows(list(listing(folder)), COLUMNS, "no keys: `taskmesh keys new ROLE` makes them")
 
 
-for _each in (new, authorize, revoke, rotate, show):
-    keys.command(epilog=EPILOG)(_each)
+COMMANDS = {"new": new, "authorize": authorize, "revoke": revoke, "rotate": rotate, "show": show}

@@ -1,17 +1,22 @@
-"""The output of commands: JSON, tables on a terminal, aligned columns elsewhere."""
+"""The output of commands: JSON, tables on a terminal, aligned columns elsewhere.
+
+JSON can carry every value, and text for people has nothing that would move a terminal's cursor.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import io
+import json
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-from taskmesh.cli.format import encoded, harmless, printable, rendered
+Value = TypeVar("Value")
+JSON_FAILS = (TypeError, ValueError, RecursionError)
+DEEPEST = 100
+"""Levels of a value that JSON cannot carry as it is that are looked into; what is below is text."""
 
 
 class Unprintable(OSError):
@@ -27,6 +32,7 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self._stdout, self._stderr = sys.stdout, sys.stderr  # None where one is closed: 2>&-
 
     def value(self, value: object, text: str | Callable[[Any], str]) -> None:
         """Print a result: as JSON, or as the text for people, made from the value if `text` is a function.
@@ -51,41 +57,26 @@ class Output:
     def ready(self, program: str, text: str, fields: Mapping[str, object]) -> None:
         """Print the one line on stdout of a program that runs."""
         line = encoded({"event": "ready", "time": time_of_day(), **fields, "pid": os.getpid()})
-        self._say(sys.stdout, line if self.as_json else f"taskmesh {program}: ready: {text}")
+        self._say(self._stdout, line if self.as_json else f"taskmesh {program}: ready: {text}")
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
         """Print an event of a running program on stderr; control characters in `keep` are not escaped."""
         event = {"event": kind, "time": time_of_day(), **fields}
-        self._say(sys.stderr, encoded(event) if self.as_json else f"taskmesh: {printable(text, keep)}")
-
-    @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
-        """With JSON, make objects of all that others write to stdout and stderr: tasks, loggers, warnings."""
-        former = sys.stdout, sys.stderr
-        made = [EventStream(stream) for stream in former if self.as_json and stream is not None]
-        if len(made) == len(former):
-            sys.stdout, sys.stderr = made
-        try:
-            yield
-        finally:
-            sys.stdout, sys.stderr = former
-            for stream in made:
-                with contextlib.suppress(OSError, ValueError):
-                    stream.finish()
+        self._say(self._stderr, encoded(event) if self.as_json else f"taskmesh: {printable(text, keep)}")
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
         if self.as_json:
             fields = {"type": type(error).__name__, "message": rendered(error, str), **(details or {})}
-            self._say(sys.stdout, encoded({"error": fields}))
+            self._say(self._stdout, encoded({"error": fields}))
         else:
             self.text(f"taskmesh: {rendered(error, str)}")
 
     def text(self, text: str) -> None:
         """Print text for people on stderr."""
-        self._say(sys.stderr, printable(text, keep="\n\t").rstrip())
+        self._say(self._stderr, printable(text, keep="\n\t").rstrip())
 
     def _table(self, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-        if sys.stdout is not None and sys.stdout.isatty():
+        if self._stdout is not None and self._stdout.isatty():
             from rich.console import Console
             from rich.markup import escape
             from rich.table import Table
@@ -94,8 +85,8 @@ class Output:
             for name in head:
                 table.add_column(name, overflow="fold")
             for row in cells:
-                table.add_row(*(escape(fitting(sys.stdout, cell)) for cell in row))
-            Console().print(table)
+                table.add_row(*(escape(fitting(self._stdout, cell)) for cell in row))
+            Console(file=self._stdout).print(table)
             return
         widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
         for row in (head, *cells):
@@ -103,47 +94,19 @@ class Output:
             self._result("  ".join(padded).rstrip())
 
     def _result(self, text: str) -> None:
-        if sys.stdout is None:
+        if self._stdout is None:
             raise Unprintable("the result cannot be printed: stdout is closed")
         try:
-            write(sys.stdout, text)
+            write(self._stdout, text)
         except BrokenPipeError:  # the reader has closed the pipe, like `head`: that is no error
             raise
         except OSError as error:
             raise Unprintable(f"the result cannot be printed on stdout: {error}") from error
 
     def _say(self, stream: TextIO | None, text: str) -> None:
-        if stream is not None:  # None where the program was started without it: 2>&-
+        if stream is not None:
             with contextlib.suppress(OSError, ValueError):
-                write(stream.behind if isinstance(stream, EventStream) else stream, text)
-
-
-class EventStream(io.TextIOBase):
-    """A stream on which each line becomes an event `output`.
-
-    Args:
-        behind: the stream that the events are written to.
-    """
-
-    def __init__(self, behind: TextIO) -> None:
-        self.behind = behind
-        self._rest = ""
-        self._lock = threading.Lock()
-
-    def write(self, text: str) -> int:
-        with self._lock:
-            *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            write(self.behind, encoded({"event": "output", "time": time_of_day(), "text": line}))
-        return len(text)
-
-    def finish(self) -> None:
-        """Write what has no line end."""
-        if self._rest:
-            self.write("\n")
-
-    def fileno(self) -> int:
-        return self.behind.fileno()
+                write(stream, text)
 
 
 def time_of_day() -> str:
@@ -186,3 +149,66 @@ def shown(value: object) -> str:
     if isinstance(value, Iterable):
         return ",".join(map(str, value))
     return "" if value is None else str(value)
+
+
+def encoded(value: object) -> str:
+    """Return a value as JSON that every reader takes; parts that JSON lacks, nan too, as their repr."""
+    try:
+        return json.dumps(value, default=rendered, allow_nan=False)
+    except JSON_FAILS:
+        return json.dumps(carried(value))
+
+
+def is_carried(value: object) -> bool:
+    """Return True if JSON can carry the value without turning a part of it into text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except JSON_FAILS:
+        return False
+    return True
+
+
+def carried(value: object, above: frozenset[int] = frozenset()) -> object:
+    """Return a value with text for each part that JSON lacks; `above`: the ids of the objects around it."""
+    if id(value) in above or len(above) >= DEEPEST:
+        return rendered(value)
+    below = above | {id(value)}
+    try:
+        if isinstance(value, dict):
+            json.dumps(dict.fromkeys(value), allow_nan=False)  # keys only: tuples, for example, cannot be any
+            return {key: carried(part, below) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [carried(part, below) for part in value]
+        return json.loads(json.dumps(value, default=rendered, allow_nan=False))
+    except JSON_FAILS:
+        return rendered(value)
+
+
+def rendered(value: object, how: Callable[[object], str] = repr) -> str:
+    """Return the repr of a value, or a text if that raises."""
+    try:
+        return how(value)
+    except Exception as error:  # noqa: BLE001  the user's class may fail as it likes
+        return f"<{type(value).__name__} that cannot be printed: {type(error).__name__}>"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with its control characters escaped, save those to keep."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def harmless(value: Value) -> Value:
+    """Return a hub's answer with the control characters of all its texts escaped."""
+    found: object = value
+    if isinstance(found, str):
+        found = printable(found)
+    elif isinstance(found, dict):
+        found = {harmless(key): harmless(part) for key, part in found.items()}
+    elif isinstance(found, list | tuple):
+        found = [harmless(part) for part in found]
+    return found  # type: ignore[return-value]  # of the same type, but mypy cannot tell

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taskmesh.cli.format import printable
-from taskmesh.cli.operator import Reach, hub_command
-from taskmesh.cli.options import command, hub_settings
-from taskmesh.cli.output import Output
+from taskmesh.cli.command import Reach, command, hub_command
+from taskmesh.cli.output import Output, printable
 from taskmesh.cli.submission import Arguments, Function, parse, resolve
 
 if TYPE_CHECKING:
@@ -17,10 +15,6 @@ if TYPE_CHECKING:
 
 COLUMNS = ("schedule", "when", "tz", "state", "next", "running", "fired", "skipped", "missed", "failed")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
-
-schedule = typer.Typer(
-    name="schedule", help="Show and change what a hub runs by the clock.", no_args_is_help=True
-)
 
 
 @hub_command
@@ -42,7 +36,7 @@ def next_ticks(
     out.value(reach.query("ticks", name, count), lambda ticks: "\n".join(ticks) or "it does not run any more")
 
 
-@command(hub_settings)
+@command("address", "keys")
 def put(
     config: Config,
     out: Output,

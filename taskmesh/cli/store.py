@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import closing
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from taskmesh.cli.exits import EPILOG
-from taskmesh.cli.options import ConfigFile, Journal, JournalFile, command, settings
+from taskmesh.cli.command import command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, TaskMeshError
 
 if TYPE_CHECKING:
+    from taskmesh.config import Config
     from taskmesh.journal.port import JournalStore
 
 WORDS = {
@@ -32,18 +30,9 @@ WORDS = {
     "w": "windows",
 }
 """The kinds of entries in words, by the letters that their keys begin with."""
-Strict = Annotated[
-    bool, typer.Option("--strict", help="The hub has this, too: it decides what a file survives.")
-]
 
 
-def store_of(
-    *,
-    journal: Journal = None,
-    journal_file: JournalFile = None,
-    strict: Strict = False,
-    file: ConfigFile = None,
-) -> JournalStore:
+def store_of(config: Config) -> JournalStore:
     """Return the store of the journal that the options or the configuration name.
 
     Raises:
@@ -51,14 +40,12 @@ def store_of(
     """
     from taskmesh.net.hub.journal import journal_store
 
-    given: dict[str, object] = {"hub__journal": journal, "hub__journal_file": journal_file}
-    hub = settings(file, {**given, "hub__strict": strict or None}).hub
-    if not hub.journal and not hub.journal_file:
+    if not config.hub.journal and not config.hub.journal_file:
         raise ConfigError("which journal? Say so with --journal FILE|URL, --journal-file or TASKMESH_JOURNAL")
-    return journal_store(hub)
+    return journal_store(config.hub)
 
 
-@command(store_of)
+@command("journal", "journal_file", "strict", subject=store_of)
 def status(journal: JournalStore, out: Output) -> None:
     """Show where the journal is, what it holds, and what that survives."""
     from taskmesh.journal.port import JournalUnavailable
@@ -106,9 +93,3 @@ def in_words(found: dict[str, Any]) -> str:
             f"survives:  {found['survives']}",
         ]
     )
-
-
-store = typer.Typer(
-    name="store", help="Look at a hub's journal, while the hub runs or not.", no_args_is_help=True
-)
-store.command(epilog=EPILOG)(status)

@@ -1,4 +1,4 @@
-"""`taskmesh submit`: one call of one function, from the command line."""
+"""`taskmesh submit`, `result` and `fulfil`: a call of a function, its outcome, and the value of a promise."""
 
 from __future__ import annotations
 
@@ -8,90 +8,104 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import FAILED, TOO_LATE
-from taskmesh.cli.format import is_carried, rendered
-from taskmesh.cli.options import LONGEST_TASK, TaskId, command, hub_settings
-from taskmesh.cli.output import Output
+from taskmesh.cli.command import FAILED, LONGEST_TASK, TOO_LATE, Reach, TaskId, command, hub_command
+from taskmesh.cli.output import Output, is_carried, printable, rendered
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 if TYPE_CHECKING:
+    from taskmesh.client.submitter import Submitter
     from taskmesh.config import Config
     from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
+
+PATIENCE = 3.0
+"""Seconds between two questions to the hub; a task that has ended by then is asked nothing about."""
+ANSWER_S = 1.0
+"""Seconds that the hub has to answer; the task's end is noticed so much later at most."""
 
 Function = Annotated[str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")]
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="ARG", help="JSON, or else text; NAME=VALUE for an argument by name."),
 ]
-Queue = Annotated[str | None, typer.Option(metavar="NAME", help="The queue of the task.")]
-Tags = Annotated[str | None, typer.Option(metavar="A,B", help="Tags that its pool must have.")]
-Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")]
-Retries = Annotated[int | None, typer.Option(metavar="N", help="Retries after an error; default: 0.")]
-HardTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Kill the process of an attempt that runs for longer.")
-]
-Delay = Annotated[float | None, typer.Option(metavar="SECONDS", help="Do not start it before so long.")]
-At = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Do not start it before, as 2026-12-01T09:00:00+01:00.")
-]
-Key = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Share the outcome of a living task with this key."),
-]
-After = Annotated[
-    list[str] | None,
-    typer.Option("--after", metavar="ID", help="Wait for the task with this id; may come again."),
-]
-Limits = Annotated[
-    list[str] | None,
-    typer.Option("--limit", metavar="LIMIT", help="Such as api:50/s or gpu:2; may come again."),
-]
-Patience = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS", min=0, max=LONGEST_TASK, help="Cancel the task if it has not finished by then."
-    ),
-]
-
-Detach = Annotated[
-    bool,
-    typer.Option("--detach", help="Print the task's id once it is accepted; `taskmesh result` fetches it."),
-]
-Keep = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Keep its outcome for so long; detached: a day.")
-]
-Wait = Annotated[
-    float,
-    typer.Option("--wait", metavar="SECONDS", min=0, max=LONGEST_TASK, help="How long to wait for its end."),
-]
 
 
-@command(hub_settings)
-def submit(  # noqa: PLR0913  each is an option
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one task, as `@task` has them; None for one that is not given."""
+
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue of the task.")] = None
+    tags: Annotated[str | None, typer.Option(metavar="A,B", help="Tags that its pool must have.")] = None
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")] = None
+    retries: Annotated[int | None, typer.Option(metavar="N", help="Retries after an error; default: 0.")] = (
+        None
+    )
+    hard_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Kill the process of an attempt that runs for longer."),
+    ] = None
+    delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Do not start it before so long.")
+    ] = None
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Do not start it before, as 2026-12-01T09:00:00+01:00.")
+    ] = None
+    after: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Wait for the task with this id; may come again.")
+    ] = None
+    key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Share the outcome of a living task with this key.")
+    ] = None
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="LIMIT", help="Such as api:50/s or gpu:2; may come again.")
+    ] = None
+    detach: Annotated[
+        bool | None,
+        typer.Option(
+            "--detach", help="Print the task's id once it is accepted; `taskmesh result` fetches it."
+        ),
+    ] = None
+    keep: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Keep its outcome for so long; detached: a day.")
+    ] = None
+
+    def of(self, mesh: Mesh) -> Submitter:
+        """Return a surface of the mesh whose tasks have these options.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        given = {name: value for name, value in asdict(self).items() if value is not None and value != []}
+        if self.tags is not None:
+            given["tags"] = tuple(filter(None, (tag.strip() for tag in self.tags.split(","))))
+        if self.at is not None:
+            given["at"] = moment_of(self.at)
+        return mesh.with_options(**given)
+
+
+@command("address", "keys")
+def submit(
     config: Config,
     out: Output,
     function: Function,
     arguments: Arguments = None,
     *,
-    queue: Queue = None,
-    tags: Tags = None,
-    priority: Priority = None,
-    retries: Retries = None,
-    hard_timeout: HardTimeout = None,
-    delay: Delay = None,
-    at: At = None,
-    after: After = None,
-    key: Key = None,
-    limit: Limits = None,
-    timeout: Patience = None,
-    detach: Detach = False,
-    keep: Keep = None,
+    options: Options,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=LONGEST_TASK,
+            help="Cancel the task if it has not finished by then.",
+        ),
+    ] = None,
 ) -> None:
     """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
     from taskmesh.mesh import Mesh
@@ -100,50 +114,66 @@ def submit(  # noqa: PLR0913  each is an option
     use_current_directory()
     called = resolve(function)
     positional, named = parse(arguments or ())
-    parted = None if tags is None else tuple(filter(None, (tag.strip() for tag in tags.split(","))))
-    given: dict[str, Any] = {
-        "queue": queue,
-        "tags": parted,
-        "priority": priority,
-        "retries": retries,
-        "hard_timeout": hard_timeout,
-        "delay": delay,
-        "at": None if at is None else moment_of(at),
-        "after": after or None,
-        "key": key,
-        "limit": limit or None,
-        "detach": detach or None,
-        "keep": keep,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
     mesh = Mesh(config=config)
-    surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
+    surface = options.of(mesh)  # what is wrong with them shows before a hub is looked for
     with mesh:
         future = surface.submit(called, *positional, **named)
-        if detach:
+        if options.detach:
             mesh.flush()
             out.value(details_of(future), future.task_id)
             return
-        error = _ending(future, mesh, out, timeout, "cancelled")
+        error = error_of(future, mesh, out, timeout, "cancelled")
     report(out, error, future)
 
 
-@command(hub_settings)
-def result(config: Config, out: Output, task_id: TaskId, *, wait: Wait = 0.0) -> None:
+@command("address", "keys")
+def result(
+    config: Config,
+    out: Output,
+    task_id: TaskId,
+    *,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=LONGEST_TASK, help="How long to wait for its end.")
+    ] = 0.0,
+) -> None:
     """Print the result of a task by its id: of one on its way, or one whose outcome is kept."""
     from taskmesh.mesh import Mesh
 
-    mesh = Mesh(config=config)
-    with mesh:
+    with Mesh(config=config) as mesh:
         future = mesh.attach(task_id)
-        error = _ending(future, mesh, out, max(wait, ANSWER_S), "it goes on")
+        error = error_of(future, mesh, out, max(wait, ANSWER_S), "it goes on")
     report(out, error, future)
 
 
-def _ending(
+@hub_command
+def fulfil(
+    reach: Reach,
+    out: Output,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the promise.")],
+    value: Annotated[str, typer.Argument(metavar="[VALUE]", help="JSON, else taken as text.")] = "null",
+    *,
+    error: Annotated[
+        str, typer.Option(metavar="TEXT", help="Let it fail, with this as the error's text.")
+    ] = "",
+) -> None:
+    """Give a promise its value; exit code 1 if somebody has done so before: the first one counts."""
+    from taskmesh.mesh import Mesh
+
+    failure = RuntimeError(error) if error else None
+    with Mesh(config=reach.config) as mesh:
+        first = mesh.fulfil(key, decoded(value), error=failure, timeout=reach.timeout)
+    told = "done" if first else "somebody has fulfilled it before"
+    out.value({"key": key, "fulfilled": first}, f"{printable(key)}: {told}")
+    if not first:
+        raise typer.Exit(FAILED)
+
+
+def error_of(
     future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | None, after: str
 ) -> BaseException | None:
-    """Wait for the task; return its error, None for a result. End the command if that takes too long.
+    """Wait for the task; return its error, None for a result. Print on stderr why it does not start.
+
+    The command ends if that takes too long.
 
     Args:
         future: the task, or an attachment to it.
@@ -152,14 +182,45 @@ def _ending(
         timeout: seconds to wait.
         after: what becomes of the task when they are over.
     """
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    printed: object = None
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return future.exception(max(0.0, min(left, PATIENCE)))
+        except CancelledError:
+            return CancelledError("somebody has cancelled it")
+        except TimeoutError:
+            if left <= PATIENCE:
+                future.cancel()
+                late = TimeoutError(f"not finished within {timeout:g} s; {after}")
+                out.error(late, details_of(future))
+                raise typer.Exit(TOO_LATE) from None
+        printed = _print_reason(future, mesh, out, printed)
+
+
+def _print_reason(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> object:
+    """Print the reason why the task waits if it has changed; return the present one.
+
+    Nothing is printed of a task that has started, unless a reason to wait was printed before.
+    """
+    from taskmesh.client.submitter import client_of  # loaded with the mesh; `--help` does without
+
     try:
-        return error_of(future, mesh, out, timeout)
-    except TimeoutError:
-        future.cancel()
-        out.error(TimeoutError(f"not finished within {timeout:g} s; {after}"), details_of(future))
-        raise typer.Exit(TOO_LATE) from None
-    except CancelledError:
-        return CancelledError("somebody has cancelled it")
+        answer = client_of(mesh).open().query("task", future.task_id, timeout=ANSWER_S)
+    except HubUnreachable:
+        answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
+    except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again
+        return former
+    found = cast("dict[str, Any]", answer)
+    state, why = found["state"], found["why"]
+    # A WAITING task's reason counts seconds down: its attempt shows whether it is another wait.
+    now = (state, found["attempt"] if state == "WAITING" else why)
+    waits = state in ("QUEUED", "WAITING", "SENT", "UNKNOWN")
+    if now == former or state == "FINISHED" or not (waits or former):
+        return former
+    out.news("waiting" if waits else "started", f"task {future.task_id}: {why}", {"state": state, "why": why})
+    return now
 
 
 def report(out: Output, error: BaseException | None, future: TaskFuture[Any]) -> None:
@@ -273,54 +334,3 @@ def decoded(text: str) -> object:
         ) from None
     except ValueError:
         return text
-
-
-PATIENCE = 3.0
-"""Seconds between two questions to the hub; a task that has ended by then is asked nothing about."""
-ANSWER_S = 1.0
-"""Seconds that the hub has to answer; the task's end is noticed so much later at most."""
-
-
-def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | None) -> BaseException | None:
-    """Wait for the task; return its error, None for a result. Print on stderr why it does not start.
-
-    Raises:
-        TimeoutError: the task has not ended within `timeout` seconds.
-        CancelledError: the task was cancelled.
-    """
-    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-    printed: object = None
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            return future.exception(max(0.0, min(left, PATIENCE)))
-        except TimeoutError:
-            if left <= PATIENCE:
-                raise
-        printed = _print_reason(future, mesh, out, printed)
-
-
-def _print_reason(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> object:
-    """Print the reason why the task waits if it has changed; return the present one.
-
-    Nothing is printed of a task that has started, unless a reason to wait was printed before.
-    """
-    from taskmesh.client.submitter import (
-        client_of,
-    )  # what has been loaded for the mesh; `--help` does without
-
-    try:
-        answer = client_of(mesh).open().query("task", future.task_id, timeout=ANSWER_S)
-    except HubUnreachable:
-        answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
-    except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again
-        return former
-    found = cast("dict[str, Any]", answer)
-    state, why = found["state"], found["why"]
-    # A WAITING task's reason counts seconds down: its attempt shows whether it is another wait.
-    now = (state, found["attempt"] if state == "WAITING" else why)
-    waits = state in ("QUEUED", "WAITING", "SENT", "UNKNOWN")
-    if now == former or state == "FINISHED" or not (waits or former):
-        return former
-    out.news("waiting" if waits else "started", f"task {future.task_id}: {why}", {"state": state, "why": why})
-    return now

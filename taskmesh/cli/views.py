@@ -1,4 +1,4 @@
-"""`taskmesh status`, `pools`, `tasks`, `explain` and `graph`: the views of a hub."""
+"""`taskmesh status`, `tasks` and `explain`: the views of a hub."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from taskmesh.cli.operator import Reach, hub_command
-from taskmesh.cli.options import TaskId, known_id
+from taskmesh.cli.command import Reach, TaskId, hub_command
 from taskmesh.cli.output import Output
 
-POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
-TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
+COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 
 
 @hub_command
@@ -21,32 +19,20 @@ def status(reach: Reach, out: Output) -> None:
 
 
 @hub_command
-def pools(reach: Reach, out: Output) -> None:
-    """List the pools that the hub has a session with."""
-    out.rows(reach.query("pools"), POOL_COLUMNS, "no pools: start one with `taskmesh worker`")
-
-
-@hub_command
 def tasks(
     reach: Reach,
     out: Output,
-    task: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Show this task in full.", callback=known_id)
-    ] = None,
     *,
     state: Annotated[
         str, typer.Option(metavar="STATE", help="Only tasks in this state, such as queued, sent or running.")
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
-    """List tasks that have not ended, or show one."""
-    if task:
-        out.value(reach.query("task", task), details)
-        return
+    """List tasks that have not ended."""
     from taskmesh.core.hub.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
-    out.rows(rows[:limit], TASK_COLUMNS, "no such tasks on their way")
+    out.rows(rows[:limit], COLUMNS, "no such tasks on their way")
     if len(rows) > limit and not out.as_json:
         out.text(
             f"only the first {limit}, there are more: --limit N shows up to {MOST_ROWS}, and "
@@ -57,56 +43,9 @@ def tasks(
 
 
 @hub_command
-def explain(
-    reach: Reach,
-    out: Output,
-    task: TaskId,
-) -> None:
+def explain(reach: Reach, out: Output, task: TaskId) -> None:
     """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
     out.value(reach.query("task", task), explanation)
-
-
-@hub_command
-def graph(
-    reach: Reach,
-    out: Output,
-    task: TaskId,
-    *,
-    dot: Annotated[bool, typer.Option("--dot", help="Print the language of Graphviz.")] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 1000,
-) -> None:
-    """Show the tasks on their way that a task depends on, and those that depend on it."""
-    found = reach.query("graph", task, limit)
-    out.value(found, dot_of if dot else graph_text)
-    if found["more"] and not out.as_json:
-        out.text(f"only {limit} tasks, there are more: see --limit")
-
-
-def graph_text(found: dict[str, Any]) -> str:
-    """Return a line for each task, with the tasks that it waits for."""
-    upstream: dict[str, list[str]] = {}
-    for before, after in found["edges"]:
-        upstream.setdefault(after, []).append(before)
-    lines = []
-    for row in found["tasks"]:
-        waits = upstream.get(row["task_id"])
-        after = f", after {', '.join(waits)}" if waits else ""
-        lines.append(f"{row['task_id']} {row['name']} {row['state']}{after}")
-    return "\n".join(lines)
-
-
-def dot_of(found: dict[str, Any]) -> str:
-    """Return the graph in the language of Graphviz."""
-    nodes = [
-        f'  "{row["task_id"]}" [label="{quoted(row["name"])}\\n{row["state"]}"];' for row in found["tasks"]
-    ]
-    edges = [f'  "{before}" -> "{after}";' for before, after in found["edges"]]
-    return "\n".join(["digraph tasks {", *nodes, *edges, "}"])
-
-
-def quoted(text: str) -> str:
-    """Return text between quotation marks as Graphviz reads it."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -147,11 +86,6 @@ def journal_line(journal: dict[str, Any]) -> str:
     full = "; it takes no more durable tasks" if journal["full"] else ""
     waiting = f"{journal['waiting']} changes ({journal['waiting_bytes']:,} bytes) wait to be written"
     return f"journal:  {journal['state']}{why}: {waiting}{full}"
-
-
-def details(found: dict[str, Any]) -> str:
-    """Return all that is known of a task, for people."""
-    return "\n".join(f"{key}: {value}" for key, value in found.items())
 
 
 def explanation(found: dict[str, Any]) -> str:

@@ -12,6 +12,8 @@ from taskmesh.errors import TaskMeshError
 
 LONGEST = 1 << 20
 """Bytes of an answer."""
+PROBES = {"live": "/livez", "ready": "/readyz", "startup": "/startupz"}
+"""The paths of the probes of a side port, by the word of `taskmesh health`."""
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  the same machine, where a program listens on every interface
 
 

@@ -52,7 +52,7 @@ def command_line() -> TyperGroup:
 def options_of(words: list[str]) -> set[str] | None:
     """The options of a command or of a subcommand of it; None where there is no such command."""
     command = command_line()
-    for word in words[: 2 if words[0] in ("dead", "keys", "limits", "schedule", "store") else 1]:
+    for word in words[: 2 if hasattr(command.commands.get(words[0]), "commands") else 1]:
         found = getattr(command, "commands", {}).get(word)
         if found is None:
             return None

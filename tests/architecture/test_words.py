@@ -14,14 +14,9 @@ from tests.architecture.source import EVERYTHING, ROOT, line_count, nodes, pytho
 SAME_NAME: dict[str, str] = {}
 # Modules of fewer than 60 lines that are a concept of their own, with the reason.
 SHORT: dict[str, str] = {
-    "taskmesh/cli/application.py": "the list of commands",
-    "taskmesh/cli/event_log.py": "the log of programs",
-    "taskmesh/cli/health.py": "one command",
-    "taskmesh/cli/limits.py": "the commands of one noun",
     "taskmesh/core/pool/values.py": "the outcomes that tasks of a pool need, and nothing else",
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
-    "taskmesh/cli/probe.py": "loaded before every command",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/core/hub/journal_entries.py": "the part of the journal that all the hub's books name",
     "taskmesh/core/hub/promises.py": "what ends a promise; all else is that of any task with a key",

@@ -136,7 +136,7 @@ class Episode:
 
     def _all_ready(self) -> bool:
         self._company.tend()
-        self._operators.ask("resume", "all")
+        self._operators.ask("pool", "resume", "all")
         status = self._operators.ask("status")
         states = {name: pool["state"] for name, pool in pools_of(status).items()} if status else {}
         return states == dict.fromkeys(self._company.pools, "ready")

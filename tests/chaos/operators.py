@@ -12,7 +12,7 @@ from tests.harness.cluster import key_environment
 from tests.harness.journal import Journal
 from tests.harness.program import Program
 
-LOOKS = (("tasks",), ("status",), ("ping", "all"))
+LOOKS = (("tasks",), ("status",), ("pool", "list"))
 ENDINGS = {0, 1, 3, 4}
 """Exit codes that a command may have while hub and pools come and go."""
 PATIENCE = 30.0
@@ -50,7 +50,7 @@ class Operators:
             case "drain":
                 return "drain: the hub could not tell the pool"
             case _:
-                line = (verb, pool)
+                line = ("pool", verb, pool)
         self._start(line)
         return "taskmesh " + " ".join(line)
 

@@ -6,9 +6,8 @@ import pytest
 import typer
 
 from taskmesh import Mesh
-from taskmesh.cli.exits import exits
-from taskmesh.cli.format import encoded, harmless
-from taskmesh.cli.output import Output
+from taskmesh.cli.command import exits
+from taskmesh.cli.output import Output, encoded, harmless
 from taskmesh.cli.submission import decoded
 from taskmesh.cli.views import summary
 from taskmesh.errors import ConfigError

@@ -94,25 +94,6 @@ def test_a_call_may_have_retries_a_priority_and_a_hard_limit(shared_programs, ad
     assert (refused.returncode, "retries" in refused.stdout) == (2, True)
 
 
-def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(shared_programs):
-    """Not the time to the pool's next beat, which was told of a pool in the hub's own process."""
-    line = ("up", "--bind", "tcp://127.0.0.1:0", "--concurrency", "1", "--name", "inner", "--json")
-    up = shared_programs.start(*line)
-    address = up.ready()["gateway"]
-    outer = shared_programs.worker(address, "--name", "outer")
-
-    found = [
-        row for _ in range(3) for row in rows(shared_programs.run("ping", "--address", address, "--json"))
-    ]
-
-    outer.end()
-    up.end()
-    assert {row["pool"] for row in found} == {"inner", "outer"}
-    assert all(row["answered"] for row in found)
-    for pool in ("inner", "outer"):
-        assert 0 < min(row["seconds"] for row in found if row["pool"] == pool) < 0.2
-
-
 @pytest.mark.smoke
 def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(shared_programs):
     hub = shared_programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--log-level", "debug", "--json")
@@ -231,7 +212,7 @@ def test_status_counts_tasks_pools_and_clients(shared_programs, address):
 
 
 def test_pools_are_listed(shared_programs, address):
-    [pool] = rows(shared_programs.run("pools", "--address", address, "--json"))
+    [pool] = rows(shared_programs.run("pool", "list", "--address", address, "--json"))
 
     assert (pool["pool"], pool["slots"], pool["queues"], pool["state"]) == ("steady", 1, ["default"], "ready")
 
@@ -274,28 +255,18 @@ def test_all_tasks_of_a_client_are_cancelled(shared_programs, address, tmp_path)
         assert "say what to cancel" in both.stderr
 
 
-def test_ping_of_a_pool_that_stands_still_is_exit_code_1(shared_programs, address):
-    frozen = shared_programs.worker(address, "--name", "frozen", "--queues", "none")
-    frozen.signal(signal.SIGSTOP)
-
-    outcome = shared_programs.run("ping", "frozen", "--address", address, "--timeout", "0.5", "--json")
-    frozen.kill()
-
-    assert outcome.returncode == 1
-    assert rows(outcome) == [{"pool": "frozen", "answered": False, "seconds": None}]
-    wait_until(lambda: len(rows(shared_programs.run("pools", "--address", address, "--json"))) == 1)
-
-
 def test_a_paused_pool_gets_no_work_until_it_is_resumed(shared_programs, address):
-    assert shared_programs.run("pause", "steady", "--address", address).stdout == "paused steady\n"
+    assert shared_programs.run("pool", "pause", "steady", "--address", address).stdout == "paused steady\n"
     with Mesh(address) as mesh:
         future = mesh.submit(workload.add, 1, 2)
         wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 1)
-        [pool] = rows(shared_programs.run("pools", "--address", address, "--json"))
+        [pool] = rows(shared_programs.run("pool", "list", "--address", address, "--json"))
         assert pool["state"] == "paused"
         assert not future.done()
 
-        assert shared_programs.run("resume", "steady", "--address", address).stdout == "resumed steady\n"
+        assert (
+            shared_programs.run("pool", "resume", "steady", "--address", address).stdout == "resumed steady\n"
+        )
 
         assert future.result(20) == 3
 
@@ -433,19 +404,3 @@ def test_fulfil_gives_a_promise_its_value_once(shared_programs, address):
         assert failed.returncode == 0, failed.stderr
         assert approval.result(END_S) == {"by": "ann"}
         assert str(denied.exception(END_S)) == "not today"
-
-
-def test_graph_shows_what_waits_for_what(shared_programs, address):
-    with Mesh(address) as mesh:
-        first = mesh.promise("first")
-        last = mesh.submit(workload.echo, first)
-        mesh.flush()
-        text = shared_programs.run("graph", last.task_id, "--address", address)
-        found = rows(shared_programs.run("graph", last.task_id, "--address", address, "--json"))
-        dot = shared_programs.run("graph", first.task_id, "--dot", "--address", address)
-        first.cancel()
-
-    assert f"{last.task_id} tests.net.workload.echo WAITING, after {first.task_id}\n" in text.stdout
-    assert found["edges"] == [[first.task_id, last.task_id]]
-    assert f'"{first.task_id}" -> "{last.task_id}";' in dot.stdout
-    assert dot.stdout.startswith("digraph")

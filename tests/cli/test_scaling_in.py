@@ -1,4 +1,4 @@
-"""`taskmesh scale-in`: of some pools those leave that have least to do."""
+"""`taskmesh drain --idlest`: of some pools those leave that have least to do."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_the_idle_pools_leave_and_no_running_task_is_touched(programs: Programs,
         idle = [programs.worker(address, "--name", f"m-cpu-{name}") for name in "bc"]
         other = programs.worker(address, "--name", "m-gpu-a", "--queues", "gpu")
 
-        told = programs.run("scale-in", "m-cpu", "2", "--wait", "20", "--address", address)
+        told = programs.run("drain", "m-cpu", "--idlest", "2", "--wait", "20", "--address", address)
 
         assert (told.returncode, sorted(told.stdout.split())) == (0, ["m-cpu-b", "m-cpu-c"]), told.stderr
         assert [program.wait() for program in idle] == [0, 0]
@@ -41,12 +41,14 @@ def test_waiting_ends_with_4_when_a_pool_takes_longer(programs: Programs, tmp_pa
         running = mesh.submit(workload.hold, str(journal), "x", str(gate))
         wait_until(lambda: words(journal) == ["x"])
 
-        assert programs.run("scale-in", "m", "1", "--wait", "0.3", "--address", address).returncode == 4
+        assert (
+            programs.run("drain", "m", "--idlest", "1", "--wait", "0.3", "--address", address).returncode == 4
+        )
 
         gate.touch()
         assert running.result(20) == "x"
 
 
-@pytest.mark.parametrize("line", [("m",), ("m", "0"), ("m", "many")])
+@pytest.mark.parametrize("line", [("--idlest", "2"), ("m", "--idlest", "0"), ("m", "--idlest", "many")])
 def test_wrong_usage_is_2(programs: Programs, line: tuple[str, ...]):
-    assert programs.run("scale-in", *line).returncode == 2
+    assert programs.run("drain", *line).returncode == 2

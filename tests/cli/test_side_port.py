@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.cli.probe import probed
+from taskmesh.cli import probed
 from tests.harness.journal import words
 from tests.harness.program import Program, outcome_of
 from tests.harness.programs import Programs

@@ -45,4 +45,4 @@ def test_refused_pools_end_and_are_shown_with_the_reason(programs: Programs, oth
     status = programs.run("status", "--address", address)
     assert "refused:  pool odd: it has cloudpickle 1.2.3" in status.stdout
     assert '"event": "pool.refused"' in wait_until(lambda: hub.errors)
-    assert rows(programs.run("pools", "--address", address, "--json")) == []
+    assert rows(programs.run("pool", "list", "--address", address, "--json")) == []

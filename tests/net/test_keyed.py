@@ -157,7 +157,7 @@ def still_works(keyed: Cluster) -> bool:
 
 
 def test_only_operators_command(keyed: Cluster):
-    line = ("pause", "first", "--address", keyed.address, "--keys")
+    line = ("pool", "pause", "first", "--address", keyed.address, "--keys")
     disguised = Path(keyed.client)
     (disguised / "operator.secret").write_bytes((disguised / "client.secret").read_bytes())
     (disguised / "operator.secret").chmod(0o600)

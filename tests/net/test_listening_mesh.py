@@ -67,7 +67,6 @@ def test_other_clients_and_commands_dial_it_too(mesh: Mesh, programs: Programs):
         future = other.submit(workload.add, 2, 3)
         assert future.result(WAIT_S) == 5
         assert other.address == mesh.address
-    assert programs.run("ping", "--address", mesh.address).returncode == 0
     status = json.loads(programs.run("status", "--address", mesh.address, "--json").stdout)
     assert status["finished"] == mesh.status()["finished"] == 1
     assert programs.run("drain", "far", "--address", mesh.address).returncode == 0

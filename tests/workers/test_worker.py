@@ -7,7 +7,7 @@ import pytest
 import taskmesh.net.pool.modules
 import taskmesh.net.pool.program
 from taskmesh.cli.application import app
-from taskmesh.cli.options import DEFAULT_ADDRESS
+from taskmesh.cli.command import DEFAULT_ADDRESS
 from tests.harness.programs import Programs, rows
 
 
@@ -132,5 +132,5 @@ def test_a_pool_of_another_name_beside_the_first(programs: Programs):
     first, second = programs.started[1:]
     assert first.wait() == 0
     assert second.process.poll() is None
-    listed = rows(programs.run("pools", "--address", address, "--json"))
+    listed = rows(programs.run("pool", "list", "--address", address, "--json"))
     assert [pool["pool"] for pool in listed] == ["pool.a.b"]

@@ -170,7 +170,7 @@ class TaskViews:
         serving = [lane for lane in self._hub.lanes.values() if lane.serves(route)]
         if not serving:
             wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
-            return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
+            return f"no pool serves {wish}: start one, or look at `taskmesh pool list`"
         ready = [lane for lane in serving if lane.state is LaneState.READY]
         if not ready:
             states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)

@@ -40,37 +40,45 @@ class OpenTasks(Protocol):
     @property
     def queued(self) -> bool:
         """True if tasks wait for `drain()`."""
-        ...
+        return False
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Take the tasks submitted since the last drain, with the specs that are new in them."""
-        ...
+        return [], []
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Rebuild unfinished tasks (the given ones, or all drained ones), `again=True`, with their specs."""
-        ...
+        return [], []
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
         """Return the outcomes of those of these tasks that have ended and that pending tasks depend on."""
-        ...
+        return []
 
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Rebuild those of these tasks whose results are ignored, and such that they need, to run again."""
-        ...
+        return [], []
 
     def accepted(self, seqs: Sequence[int]) -> None:
         """Take note that these tasks are in the hub's ledger. Repeats are harmless."""
-        ...
+        return
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """Resolve tasks that have ended; skip tasks that are unknown, cancelled or resolved already."""
-        ...
+        return
 
-    def notice(self, progress: list[Progress]) -> None: ...
+    def notice(self, progress: list[Progress]) -> None:
+        return
 
     def broken(self, error: BaseException) -> None:
         """Fail every pending future, and every later submit, with `error`: the port cannot go on."""
-        ...
+        return
+
+
+class NoTasks(OpenTasks):
+    """The table of a session that submits nothing: its questions and commands are all there is."""
+
+    memfd = False
+    unresolved = ()
 
 
 class SinkIntake(Protocol):

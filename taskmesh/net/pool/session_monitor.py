@@ -18,7 +18,7 @@ NO_SESSION = (
     "the hub at {0} gives this pool no session; `taskmesh status --address {0}` says why. Still asking"
 )
 STATES = {
-    "paused": "no new work until `taskmesh resume`",
+    "paused": "no new work until `taskmesh pool resume`",
     "draining": "running tasks may finish, the others go back; a second signal ends it at once",
 }
 
