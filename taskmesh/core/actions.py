@@ -229,7 +229,7 @@ class Accept(msgspec.Struct):
 class Tell(msgspec.Struct):
     """Pass a notice, an answer, a refusal or outcomes of a sink on to the application."""
 
-    message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold
+    message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkReportAck
 
 
 class Renew(msgspec.Struct):

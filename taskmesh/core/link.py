@@ -17,8 +17,8 @@ SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 
 DOUBLINGS = 5
-"""Doublings that the wait for its bytes may have: some links are slower, 8 MiB in a minute, and say nothing
-else meanwhile. Small ones may be repeated soon."""
+"""Cap of the exponential back-off for resends. A slow link may take a minute for 8 MiB and carry nothing else
+until then; small messages are resent soon."""
 
 ACK_DELAY = 0.005
 """Seconds that an acknowledgement waits for something to go with: a message of its own wakes four threads."""

@@ -21,13 +21,13 @@ LONGEST: Final = 0.001
 """Seconds that are polled at most before the slot goes to sleep: a lone trip over tcp takes half of that."""
 SHORT: Final = 0.0015
 """Seconds up to which a wait slept through shows that polling would have paid: it includes the waking."""
-HABIT: Final = 2
+MIN_SHORT_WAITS: Final = 2
 """So many short waits in a row before polling begins."""
 COST: Final = 8
 """Short waits that make up for one useless poll."""
-TRUST: Final = 4 * COST
+MAX_CREDIT: Final = 4 * COST
 """Most short waits that are remembered."""
-DISTRUST: Final = 64
+PENALTY: Final = 64
 """Short waits without polling once trust is used up: useless polling never takes more than 3 % of a CPU."""
 
 
@@ -47,7 +47,7 @@ class SpinWait:
     ) -> None:
         self._longest = longest
         self._short = short
-        self._trust = -HABIT
+        self._trust = -MIN_SHORT_WAITS
         self._may = (usable_cpus() if cpus is None else cpus) >= 2
         self._poll = select.poll()
         for fd in fds:
@@ -65,13 +65,13 @@ class SpinWait:
         poll, end = self._poll.poll, time.monotonic() + self._longest
         while not poll(0):
             if time.monotonic() >= end:
-                self._trust = self._trust - COST if self._trust >= COST else -DISTRUST
+                self._trust = self._trust - COST if self._trust >= COST else -PENALTY
                 return False
             os.sched_yield()
         return True
 
     def waited(self, seconds: float) -> None:
         if seconds <= self._short:
-            self._trust = min(self._trust + 1, TRUST) if self._trust else COST
+            self._trust = min(self._trust + 1, MAX_CREDIT) if self._trust else COST
         elif self._trust < 0:
-            self._trust = min(self._trust, -HABIT)
+            self._trust = min(self._trust, -MIN_SHORT_WAITS)

@@ -54,7 +54,7 @@ def _texts(obj: Any) -> dict[str, str] | None:
     return None if _evaluated(obj, "__annotations__") else _written(obj)
 
 
-def told(fn: FunctionType) -> FunctionType:
+def with_text_annotations(fn: FunctionType) -> FunctionType:
     """The function; or one like it with texts for annotations, where these cannot be evaluated."""
     texts = _texts(fn)
     if texts is None:

@@ -1,4 +1,4 @@
-"""A payload in the place of one that cannot be passed on: who rebuilds it gets the reason as an error."""
+"""A payload that raises an error when it is decoded: it replaces one that cannot be passed on."""
 
 from __future__ import annotations
 

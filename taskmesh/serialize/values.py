@@ -269,7 +269,7 @@ def _picklers() -> tuple[Any, Any]:
             if reducers.is_dispatcher(obj):
                 return reducers.dispatcher(obj)
             reduced = _with_globals(
-                super().reducer_override(annotation.told(obj)), self.names.globals_of(obj)
+                super().reducer_override(annotation.with_text_annotations(obj)), self.names.globals_of(obj)
             )
             return annotation.with_type_params(reduced, obj)
 

@@ -7,7 +7,7 @@ Why files: a descriptor passes between the processes of one machine at no cost, 
 are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
 instead of giving views of a mapping: page faults cost more than the copy (1 MiB: 70 us to copy, 250 us to map
 and scan) if it goes into memory that was used before. A reader that keeps all needs fresh memory (600 us):
-`_Crowd`.
+`MappingPolicy`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _live: set[int] = set()
 _room = [MAX_LIVE]
 
 
-class _Crowd:
+class MappingPolicy:
     """Tells if the readers of received files keep all that they read, as a gatherer of many results does.
 
     A mapping costs least then, unless the reader writes into most of it (1 MiB: 1 to 3 ms more). The mapping
@@ -283,7 +283,7 @@ class Blob:
         return f"<Blob {self._size} bytes in {len(self.layout)} parts>"
 
 
-_crowd = _Crowd()
+_crowd = MappingPolicy()
 
 
 def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:

@@ -311,7 +311,7 @@ class SinkDeliver(msgspec.Struct, tag=29):
     reports: Counter = 0
 
 
-class SinkTold(msgspec.Struct, tag=30):
+class SinkReportAck(msgspec.Struct, tag=30):
     """The answer to a SinkReport: every report up to `reports` has arrived.
 
     If the consumer is not `known` any more it begins anew. `echo`: the `sent` of that report.
@@ -526,7 +526,7 @@ ToClient = (
     | Answer
     | ClientRefused
     | SinkDeliver
-    | SinkTold
+    | SinkReportAck
 )
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused

@@ -33,7 +33,7 @@ SPELT_OUT = {
 }
 # The field of a record that its queue owns: whether it has an entry there. The others are the ledger's.
 MARK = "lined_up"
-QUEUES = ("Backlog.", "Lineup.", "Ledger.accept")
+QUEUES = ("Backlog.", "RouteQueue.", "Ledger.accept")
 # Counters that are kept by hand, and the class that alone writes them.
 COUNTERS = {
     ("account", "tasks"): "Ledger",

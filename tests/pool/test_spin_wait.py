@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskmesh.pool.spin_wait import COST, DISTRUST, HABIT, LONGEST, SHORT, TRUST, SpinWait
+from taskmesh.pool.spin_wait import COST, LONGEST, MAX_CREDIT, MIN_SHORT_WAITS, PENALTY, SHORT, SpinWait
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def accustomed(fd: int, waits: int = HABIT) -> SpinWait:
+def accustomed(fd: int, waits: int = MIN_SHORT_WAITS) -> SpinWait:
     """One that has seen so many short waits after lone tasks."""
     polling = SpinWait(fd, cpus=2)
     for _ in range(waits):
@@ -28,7 +28,7 @@ def accustomed(fd: int, waits: int = HABIT) -> SpinWait:
 
 def test_polls_once_lone_tasks_follow_each_other_quickly(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
-    polling = accustomed(ours.fileno(), HABIT - 1)
+    polling = accustomed(ours.fileno(), MIN_SHORT_WAITS - 1)
     assert not polling.pays
     polling.waited(SHORT)
     assert polling.pays
@@ -47,7 +47,7 @@ def test_slow_waits_make_no_habit(ends: tuple[socket.socket, socket.socket]) -> 
 def test_a_single_cpu_is_left_to_those_who_answer(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     polling = SpinWait(ours.fileno(), cpus=1)
-    for _ in range(2 * TRUST):
+    for _ in range(2 * MAX_CREDIT):
         polling.waited(0.0)
     theirs.send(b"a task")
     assert not polling.pays
@@ -58,19 +58,19 @@ def test_less_than_two_cpus_worth_of_time_is_left_to_the_tasks(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     polling = SpinWait(ends[0].fileno(), cpus=1.5)
-    for _ in range(2 * TRUST):
+    for _ in range(2 * MAX_CREDIT):
         polling.waited(0.0)
     assert not polling.pays
 
 
 def test_polling_in_vain_uses_trust_up(ends: tuple[socket.socket, socket.socket]) -> None:
-    polling = accustomed(ends[0].fileno(), 2 * TRUST)
+    polling = accustomed(ends[0].fileno(), 2 * MAX_CREDIT)
     vain = 0
     while polling.pays:
         assert not polling.wait()
         vain += 1
-    assert vain == TRUST // COST + 1
-    for _ in range(DISTRUST - 1):
+    assert vain == MAX_CREDIT // COST + 1
+    for _ in range(PENALTY - 1):
         polling.waited(SHORT)
         assert not polling.pays
     polling.waited(SHORT)
@@ -78,7 +78,7 @@ def test_polling_in_vain_uses_trust_up(ends: tuple[socket.socket, socket.socket]
 
 
 def test_a_miss_now_and_then_is_forgiven(ends: tuple[socket.socket, socket.socket]) -> None:
-    polling = accustomed(ends[0].fileno(), 2 * TRUST)
+    polling = accustomed(ends[0].fileno(), 2 * MAX_CREDIT)
     for _ in range(10):
         assert not polling.wait()
         for _ in range(COST):

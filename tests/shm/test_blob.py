@@ -83,7 +83,7 @@ def test_pack_copies_so_that_later_changes_are_not_seen():
 @pytest.fixture
 def newcomer(monkeypatch):
     """A process that has read nothing yet."""
-    monkeypatch.setattr(blobs, "_crowd", blobs._Crowd())
+    monkeypatch.setattr(blobs, "_crowd", blobs.MappingPolicy())
 
 
 def crowd(count, flag=PRIVATE):

@@ -338,7 +338,7 @@ class ClientHost(Host[ClientMachine]):
             case m.SinkDeliver():
                 if (intake := self.intakes.get(message.sink)) is not None:
                     intake.put(message)
-            case m.SinkTold():
+            case m.SinkReportAck():
                 self.intakes.pop(message.sink, None)
             case _:
                 self.setting.audit.told(self.client, message)

@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 from taskmesh.core.actions import PushTasks
 from taskmesh.core.credit import LONG
-from taskmesh.core.hub.backlog import BANDWIDTH, QUANTUM, Group, Lineup, Route, group_of, turn_cost
+from taskmesh.core.hub.backlog import BANDWIDTH, QUANTUM, Group, Route, RouteQueue, group_of, turn_cost
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import SUSPECT, State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.state_machine import require
 
 Name = tuple[Route, int]
-"""Of a lineup: its route and priority."""
+"""Of a route queue: its route and priority."""
 
 
 class Waiting:
-    """The groups of one lineup that wait.
+    """The groups of one route queue that wait.
 
     Attributes:
-        lineup: itself. One that was empty meanwhile has not waited: what comes then stands last.
+        route_queue: itself. One that was empty meanwhile has not waited: what comes then stands last.
         heads: each one's first task, with its attempt: while that is the same, the group has waited.
-        others: the lineups that were served meanwhile, on lanes that serve this one too.
+        others: the route queues that were served meanwhile, on lanes that serve this one too.
     """
 
-    def __init__(self, lineup: Lineup) -> None:
-        self.lineup = lineup
+    def __init__(self, route_queue: RouteQueue) -> None:
+        self.route_queue = route_queue
         self.heads: dict[Group, tuple[int, int]] = {}
         self.others: set[Name] = set()
 
@@ -36,12 +36,12 @@ PLENTY = 1 << 20
 
 
 class Fairness:
-    """What every lineup and every group that waits in one has seen others be given.
+    """What every route queue and every group that waits in one has seen others be given.
 
-    While a group waits, no other group of its lineup gives more work than a turn and a task beyond what that
-    group has given itself; one that comes is owed nothing of what others have given before. While a lineup
-    waits, each other one of its priority has one turn at most on the lanes that serve both, and none
-    of a lower priority has any there: a lane without room for who is first in turn is kept for it.
+    While a group waits, no other group of its route queue gives more work than a turn and a task beyond what
+    that group has given itself; one that comes is owed nothing of what others have given before. While a
+    route queue waits, each other one of its priority has one turn at most on the lanes that serve both, and
+    none of a lower priority has any there: a lane without room for who is first in turn is kept for it.
     """
 
     def __init__(self) -> None:
@@ -62,18 +62,18 @@ class Fairness:
                 records = [hub.state.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
                 if any(record is not None and record.losses >= SUSPECT for record in records):
                     continue  # it goes alone, when there is a pool for it
-                of_lineup = served.setdefault(name, {})
+                of_route_queue = served.setdefault(name, {})
                 for record in records:
                     if record is not None:
                         group, cost = group_of(record), turn_cost(entry) + len(record.payload) / BANDWIDTH
-                        of_lineup[group] = max(cost, of_lineup.get(group, 0.0))
+                        of_route_queue[group] = max(cost, of_route_queue.get(group, 0.0))
                 order.append((name, push.session))
         former, self._waiting = self._waiting, {}
-        for lineup in hub.state.ledger.backlog.lineups():
-            if not isinstance(lineup, Lineup):
+        for route_queue in hub.state.ledger.backlog.route_queues():
+            if not isinstance(route_queue, RouteQueue):
                 continue  # a limited one: its keys have turns of their own
-            name = lineup.route, lineup.priority
-            waiting = self._look(lineup, former.get(name), served.get(name, {}))
+            name = route_queue.route, route_queue.priority
+            waiting = self._look(route_queue, former.get(name), served.get(name, {}))
             sink = name[0][3]
             bounded = sink and hub.state.sinks.room(sink) < PLENTY  # it may take nothing more
             if waiting.heads and not bounded:
@@ -85,19 +85,19 @@ class Fairness:
         for waiting in self._waiting.values():
             waiting.heads = {group: head for group, head in waiting.heads.items() if group[0] not in full}
 
-    def _look(self, lineup: Lineup, former: Waiting | None, served: dict[Group, float]) -> Waiting:
-        """Returns the groups that wait in a lineup, with the lineups that were served while they have waited.
+    def _look(self, route_queue: RouteQueue, former: Waiting | None, served: dict[Group, float]) -> Waiting:
+        """Returns the groups that wait in a route queue, with the route queues served since they came.
 
         Args:
             served: the most that a task of each group served counts for.
         """
-        waiting = Waiting(lineup)
-        if former is not None and former.lineup is not lineup:
+        waiting = Waiting(route_queue)
+        if former is not None and former.route_queue is not route_queue:
             former = None
-        given = {group: line.served + line.spent for group, line in lineup.groups.items()}
+        given = {group: line.served + line.spent for group, line in route_queue.groups.items()}
         known = set() if former is None else former.heads.keys()
         least = min((given[group] for group in known if group in given), default=0.0)
-        for group, line in lineup.groups.items():
+        for group, line in route_queue.groups.items():
             is_new = group not in known and group not in served
             require(
                 not is_new or line.served + QUANTUM + LONG >= least,
@@ -105,7 +105,7 @@ class Fairness:
                 group,
             )
             head = next((record for record in line if record.state is State.QUEUED), None)
-            if head is None or group[0] in lineup.withheld:
+            if head is None or group[0] in route_queue.withheld:
                 continue
             waiting.heads[group] = head.id, head.attempt
             if former is None or former.heads.get(group) != (head.id, head.attempt) or group in served:
@@ -119,7 +119,7 @@ class Fairness:
 
 
 def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[Name]:
-    """Which other lineups were given something on lanes that serve this one, since it was itself."""
+    """Which other route queues were given something on lanes that serve this one, since it was itself."""
     others: set[Name] = set()
     for other, session in reversed(order):
         if other == name:
@@ -131,7 +131,7 @@ def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[N
 
 
 def _let_by(name: Name, waiting: Waiting, others: set[Name]) -> None:
-    """A lineup still waits, and these others were given something on lanes that serve it."""
+    """A route queue still waits, and these others were given something on lanes that serve it."""
     for other in others:
         require(other[1] >= name[1], "a queue had a turn before what is more urgent", other, name)
         if other[1] == name[1]:

@@ -12,7 +12,7 @@ from taskmesh.core.credit import LANE_HORIZON, Credit
 from taskmesh.core.hub import backlog, ledger, pools, result_cache, state, submission
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
-from taskmesh.core.hub.backlog import Backlog, Lineup, Route
+from taskmesh.core.hub.backlog import Backlog, Route, RouteQueue
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import Dependencies
@@ -315,8 +315,8 @@ def failures_reported(patch: Patch) -> None:
 
 def priority(patch: Patch) -> None:
     """What is urgent stands in line with everything else."""
-    lineup = Backlog._lineup
-    patch.setattr(Backlog, "_lineup", lambda self, route, priority: lineup(self, route, 0))
+    route_queue = Backlog._route_queue
+    patch.setattr(Backlog, "_route_queue", lambda self, route, priority: route_queue(self, route, 0))
 
 
 def first_in_first_out(patch: Patch) -> None:
@@ -341,19 +341,19 @@ def queue_turns(patch: Patch) -> None:
 
 def kept_lanes(patch: Patch) -> None:
     """A lane that has no room for who is first in turn goes to the next."""
-    dispatch = Ventilator._dispatch_lineup
+    dispatch = Ventilator._dispatch_route_queue
 
     def keep_none(
         self: Ventilator,
-        lineup: Lineup,
+        route_queue: RouteQueue,
         lanes: list[Lane],
         now: float,
         pushes: list[PushTasks],
         kept: set[int],
     ) -> None:
-        dispatch(self, lineup, lanes, now, pushes, set())
+        dispatch(self, route_queue, lanes, now, pushes, set())
 
-    patch.setattr(Ventilator, "_dispatch_lineup", keep_none)
+    patch.setattr(Ventilator, "_dispatch_route_queue", keep_none)
 
 
 def overdue_recall(patch: Patch) -> None:

@@ -463,7 +463,7 @@ class HubHost(Host[HubMachine]):
             self._told_others(client, message)
         if isinstance(message, m.SinkDeliver):
             self.setting.audit.consumption.delivered(self.epoch, client, message)
-        if isinstance(message, m.SinkDeliver | m.SinkTold):
+        if isinstance(message, m.SinkDeliver | m.SinkReportAck):
             self._confirmed(client, message)
         link = self._far.gateway(client)
         if link is not None:
@@ -479,10 +479,10 @@ class HubHost(Host[HubMachine]):
         if self._journal is not None:
             self.setting.audit.durability.told_others(theirs)
 
-    def _confirmed(self, client: int, message: m.SinkDeliver | m.SinkTold) -> None:
+    def _confirmed(self, client: int, message: m.SinkDeliver | m.SinkReportAck) -> None:
         """Notes which acknowledgements a consumer may believe to be taken in."""
         line = client, message.sink, message.generation
-        known = self._acked.get(line, []) if not isinstance(message, m.SinkTold) or message.known else []
+        known = self._acked.get(line, []) if not isinstance(message, m.SinkReportAck) or message.known else []
         tasks = [task for number, tasks in known if number <= message.reports for task in tasks]
         if tasks:
             self._acked[line] = [(number, tasks) for number, tasks in known if number > message.reports]

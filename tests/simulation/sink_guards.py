@@ -12,7 +12,7 @@ from taskmesh.core.hub.sink_values import SinkValues
 from taskmesh.core.hub.sinks import Consumer, SinkQueue, Sinks
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.states import TaskRecord
-from taskmesh.wire.messages import SinkReport, SinkTold
+from taskmesh.wire.messages import SinkReport, SinkReportAck
 from taskmesh.wire.runs import DoneRun
 
 Patch = pytest.MonkeyPatch
@@ -85,7 +85,7 @@ def written_acknowledgements(patch: Patch) -> None:
     """A consumer hears that its acknowledgement is taken in before the journal has it."""
     told = Sinks.told
 
-    def at_once(self: Sinks, report: SinkReport, consumer: Consumer | None, after: int) -> SinkTold:
+    def at_once(self: Sinks, report: SinkReport, consumer: Consumer | None, after: int) -> SinkReportAck:
         return told(self, report, consumer, 0)
 
     patch.setattr(Sinks, "told", at_once)

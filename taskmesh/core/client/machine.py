@@ -154,7 +154,7 @@ class ClientMachine:
                 self._on_need(message, now, out)
             case m.ClientRefused():
                 self._on_refused(message, now, out)
-            case m.SinkDeliver() | m.SinkTold():
+            case m.SinkDeliver() | m.SinkReportAck():
                 out += self._sinks.on_message(message, now) if self.open else ()
             case m.Answer():
                 self._requests.answered(message.number)

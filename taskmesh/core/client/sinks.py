@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from taskmesh.core.actions import ClientAction, Renew, Send, Tell
 from taskmesh.core.link import ReceiveWindow, SendWindow
-from taskmesh.wire.messages import SinkDeliver, SinkReport, SinkTold
+from taskmesh.wire.messages import SinkDeliver, SinkReport, SinkReportAck
 
 ALIVE = 1.0
 """Seconds between two reports of a consumer that has nothing to say."""
@@ -77,7 +77,7 @@ class OpenSink:
     def _renewed(self) -> list[ClientAction]:
         return [] if self._asked else [Renew(self.name, self.generation, self._said + FRESH)]
 
-    def told(self, message: SinkDeliver | SinkTold, now: float) -> list[ClientAction]:
+    def told(self, message: SinkDeliver | SinkReportAck, now: float) -> list[ClientAction]:
         """The hub has these reports; if it was asked it still counts on this consumer."""
         self._reports.acknowledge(message.reports, now)
         if not self._asked or isinstance(message, SinkDeliver) or message.echo < self._asked:
@@ -146,17 +146,17 @@ class OpenSinks:
         if linked:
             return sink.report([], now)
         del self._sinks[name]  # a new link would not know it any more
-        return [Tell(SinkTold(name, sink.generation, 0))]
+        return [Tell(SinkReportAck(name, sink.generation, 0))]
 
     def welcomed(self, now: float) -> list[ClientAction]:
         """There is a new link: all begin anew."""
         return [action for sink in self._sinks.values() for action in self._begin(sink, now)]
 
-    def on_message(self, message: SinkDeliver | SinkTold, now: float) -> list[ClientAction]:
+    def on_message(self, message: SinkDeliver | SinkReportAck, now: float) -> list[ClientAction]:
         sink = self._sinks.get(message.sink)
         if sink is None or message.generation != sink.generation:
             return []
-        if isinstance(message, SinkTold) and not message.known:
+        if isinstance(message, SinkReportAck) and not message.known:
             if sink.closed:
                 del self._sinks[message.sink]
                 return [Tell(message)]
@@ -164,8 +164,8 @@ class OpenSinks:
         renewed = sink.told(message, now)
         if sink.is_over:
             del self._sinks[message.sink]
-            return [Tell(SinkTold(message.sink, message.generation, message.reports))]
-        if isinstance(message, SinkTold) or sink.closed:
+            return [Tell(SinkReportAck(message.sink, message.generation, message.reports))]
+        if isinstance(message, SinkReportAck) or sink.closed:
             return renewed
         new = sink.take(message.number)
         told: list[ClientAction] = [Tell(message)] if new else []

@@ -68,7 +68,7 @@ class Account:
         self.finished = self.finished.without(again)
 
     def never(self, seqs: list[int], most: int) -> None:
-        """These never come, or are over: what is left out costs memory, and so does what lies far off."""
+        """Mark counters that will never be submitted as finished, so that the set stays dense."""
         for at in range(0, len(seqs), PORTION):
             if not self.is_scattered(most):
                 self.finished.add_all(seqs[at : at + PORTION])

@@ -38,7 +38,7 @@ class Adoption:
         """
         taken: list[TaskRecord] = []
         is_heir = lane.first_epoch != self._hub.config.epoch
-        is_believed = is_heir and self._hub.unclaimed.is_young
+        is_believed = is_heir and self._hub.unclaimed.expects_former_clients
         for held in hello.inventory:
             gone, unclaimed = [], []
             for seq in held.seqs:
@@ -58,7 +58,7 @@ class Adoption:
                     taken.append(record)
                 else:
                     if record is not None and is_heir:
-                        record.numbered(held.attempt, held.attempt - handed_back(held))
+                        record.raise_attempts(held.attempt, held.attempt - handed_back(held))
                     gone.append(seq)
             if unclaimed:
                 self._hub.unclaimed.listed(held, unclaimed, lane.session, now)
@@ -129,7 +129,7 @@ class Adoption:
             self.adopt(record, task, lane, holding)
             lane.hold([record])
             return True
-        record.numbered(holding.attempt, holding.attempt - handed_back(holding))
+        record.raise_attempts(holding.attempt, holding.attempt - handed_back(holding))
         if not holding.dropped:  # it is old, or another has its key
             self._cancellations.cancel_at_pool(holding.session, holding.attempt, task)
         return known
@@ -145,7 +145,7 @@ class Adoption:
                 self._collector.failed_before(record, report, now)
                 known = True
             else:
-                record.numbered(report.attempt, report.attempt - handed_back(report))
+                record.raise_attempts(report.attempt, report.attempt - handed_back(report))
             if record.state > State.RUNNING:
                 break
         return known

@@ -121,7 +121,7 @@ class Attachments:
     @property
     def _expects_clients(self) -> bool:
         """True while clients of a hub before this one may still come back."""
-        return self._hub.unclaimed.is_young and not self._hub.config.first
+        return self._hub.unclaimed.expects_former_clients and not self._hub.config.first
 
     def _is_visible(self, client: int, target: int) -> bool:
         """Return True if a task is of the user whose key this client has shown."""

@@ -1,7 +1,7 @@
 """The hub's queue of tasks: by priority, then routes in turn, then groups in turn by work, then FIFO.
 
-A route is a queue name with the tags a pool must have and the limits of its tasks. Lineups whose limit is
-reached stand aside until it has room. Entries are hints: a task that was cancelled or
+A route is a queue name with the tags a pool must have and the limits of its tasks. Route queues whose limit
+is reached stand aside until it has room. Entries are hints: a task that was cancelled or
 adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing; should it
 be queued again before that, it has its place already. Where no turn comes, since no pool serves the queue or
 all are busy, `tidy` drops them.
@@ -26,7 +26,7 @@ Route = tuple[str, frozenset[str], tuple[LimitRule, ...], str]
 Group = tuple[int, int]
 
 LINE = 2_500
-"""Bytes that a group's line takes with what it may have for itself: a lineup, a key of a limit."""
+"""Bytes that a group's line takes with what it may have for itself: a route queue, a key of a limit."""
 QUANTUM = 0.002
 """Seconds of work that a group gives in its turn: as many cheap tasks as fill a message, or one long one."""
 CHEAPEST = 2e-6
@@ -61,7 +61,7 @@ class Line(deque["TaskRecord"]):
         self.spent = 0.0
 
 
-class Lineup:
+class RouteQueue:
     """The groups of one priority of one route, in turn by the work that they have given.
 
     A turn is QUANTUM of work, so that runs of cheap tasks stay long; who has given more waits for longer
@@ -69,7 +69,7 @@ class Lineup:
     over.
 
     Attributes:
-        place: among the lineups of its priority, the lowest first.
+        turn_number: among the route queues of its priority, the lowest first.
         size: how many entries there are, stale ones too.
     """
 
@@ -79,17 +79,17 @@ class Lineup:
         "_turns",
         "_weigh",
         "groups",
-        "place",
         "priority",
         "route",
         "size",
+        "turn_number",
         "withheld",
     )
 
-    def __init__(self, backlog: Backlog, route: Route, priority: int, place: int) -> None:
+    def __init__(self, backlog: Backlog, route: Route, priority: int, turn_number: int) -> None:
         self.route = route
         self.priority = priority
-        self.place = place
+        self.turn_number = turn_number
         self.withheld = backlog.withheld
         self._weigh = backlog.weigh
         self.size = 0
@@ -204,7 +204,7 @@ class Lineup:
         self.size = sum(map(len, self.groups.values()))
 
 
-class PartLineup(Lineup):
+class KeyQueue(RouteQueue):
     """The tasks of one key of a limited route; of its only key, the empty one, if no limit is keyed.
 
     Attributes:
@@ -215,7 +215,7 @@ class PartLineup(Lineup):
 
     __slots__ = ("_owner", "counters", "part", "waits_for")
 
-    def __init__(self, owner: LimitedLineup, part: str, counters: tuple[LimitCounter, ...]) -> None:
+    def __init__(self, owner: LimitedRouteQueue, part: str, counters: tuple[LimitCounter, ...]) -> None:
         super().__init__(owner.backlog, owner.route, owner.priority, 0)
         self.part = part
         self.counters = counters
@@ -239,16 +239,16 @@ class PartLineup(Lineup):
         self._owner.show()
 
 
-class LimitedLineup:
-    """The tasks of one priority of a route with limits: a lineup for each key, in turn.
+class LimitedRouteQueue:
+    """The tasks of one priority of a route with limits: a route queue for each key, in turn.
 
     It gives one task at a time, after `head` has found that all limits let it go. When one of those does not
     that all keys have in common it stands aside as a whole, else its keys do, one by one.
 
     Attributes:
         backlog: where it stands.
-        place: as in `Lineup`.
-        parts: the lineups, by key.
+        turn_number: as in `RouteQueue`.
+        parts: the route queues, by key.
         turns: those of them that do not stand aside.
         counters: of the limits that all keys have in common.
         waits_for: the one of them that lets nothing go for now.
@@ -260,21 +260,21 @@ class LimitedLineup:
         "counters",
         "is_shown",
         "parts",
-        "place",
         "priority",
         "route",
+        "turn_number",
         "turns",
         "waits_for",
         "withheld",
     )
 
-    def __init__(self, backlog: Backlog, route: Route, priority: int, place: int) -> None:
+    def __init__(self, backlog: Backlog, route: Route, priority: int, turn_number: int) -> None:
         self.route = route
         self.priority = priority
-        self.place = place
+        self.turn_number = turn_number
         self.withheld = backlog.withheld
-        self.parts: dict[str, PartLineup] = {}
-        self.turns: deque[PartLineup] = deque()
+        self.parts: dict[str, KeyQueue] = {}
+        self.turns: deque[KeyQueue] = deque()
         self.counters = backlog.limits.of(route[2], "", keyed=False)
         self.waits_for: LimitCounter | None = None
         self.is_shown = False
@@ -290,11 +290,11 @@ class LimitedLineup:
         """True if anything stands in it that no limit holds back."""
         return bool(self.turns)
 
-    def part(self, key: str) -> PartLineup:
+    def part(self, key: str) -> KeyQueue:
         found = self.parts.get(key)
         if found is None:
             counters = self.backlog.limits.of(self.route[2], key, keyed=True)
-            found = self.parts[key] = PartLineup(self, key, counters)
+            found = self.parts[key] = KeyQueue(self, key, counters)
             self.turns.append(found)
             self.show()
         return found
@@ -351,14 +351,14 @@ class LimitedLineup:
                 self._drop(part)
         self.turns = deque(part for part in self.turns if part.waits)
 
-    def _drop(self, part: PartLineup) -> None:
+    def _drop(self, part: KeyQueue) -> None:
         del self.parts[part.part]
         self.backlog.limits.without(part.counters, part)
         if not self.parts:
             self.backlog.drop(self)
 
 
-AnyLineup = Lineup | LimitedLineup
+AnyRouteQueue = RouteQueue | LimitedRouteQueue
 
 
 class Backlog:
@@ -371,7 +371,7 @@ class Backlog:
 
     Attributes:
         routes: what may wait and is not held back by a limit, by route and priority; empty when nothing is.
-        limited: lineups of routes with limits, by route and priority, those too that stand aside.
+        limited: route_queues of routes with limits, by route and priority, those too that stand aside.
         withheld: clients of which no queued task starts for now: they have many results to take, or their
             tasks are being cancelled.
         left: tasks that have left it otherwise than by their turn since `tidy` looked: as many entries, at
@@ -386,34 +386,34 @@ class Backlog:
     ) -> None:
         self.weigh = weigh
         self.limits = limits or Limits()
-        self.limited: dict[tuple[Route, int], LimitedLineup] = {}
+        self.limited: dict[tuple[Route, int], LimitedRouteQueue] = {}
         self.withheld: set[int] = set() if withheld is None else withheld
         self.left = 0
-        self._places = 0
-        self.routes: dict[Route, dict[int, AnyLineup]] = {}
+        self._turn_numbers = 0
+        self.routes: dict[Route, dict[int, AnyRouteQueue]] = {}
         self._of_queue: dict[str, list[Route]] = {}
 
     @property
     def queues(self) -> Collection[str]:
         return self._of_queue.keys()
 
-    def lineups(self, queues: Iterable[str] | None = None) -> list[AnyLineup]:
+    def route_queues(self, queues: Iterable[str] | None = None) -> list[AnyRouteQueue]:
         """Those in which something may wait, all or those of some queues: as their turns come."""
         of_queue, routes = self._of_queue, self.routes
         if queues is None:
-            found = [lineup for priorities in routes.values() for lineup in priorities.values()]
+            found = [route_queue for priorities in routes.values() for route_queue in priorities.values()]
         else:
             known = [route for queue in queues if queue in of_queue for route in of_queue[queue]]
-            found = [lineup for route in known for lineup in routes[route].values()]
+            found = [route_queue for route in known for route_queue in routes[route].values()]
         if len(found) > 1:
             found.sort(key=_turn)
         return found
 
-    def served(self, lineup: AnyLineup) -> None:
+    def served(self, route_queue: AnyRouteQueue) -> None:
         """It has had its turn: it stands last of its priority, or goes when nothing waits there any more."""
-        self._places += 1
-        lineup.place = self._places
-        self.forget_empty(lineup)
+        self._turn_numbers += 1
+        route_queue.turn_number = self._turn_numbers
+        self.forget_empty(route_queue)
 
     def append(self, route: Route, priority: int, group: Group, records: list[TaskRecord]) -> None:
         """Queues new tasks behind the others of their group; all of them know of their entries, or none."""
@@ -421,50 +421,54 @@ class Backlog:
             for record in records:
                 record.lined_up = True
         part = records[0].part
-        lineup = self._lineup(route, priority) if part is None else self._part(route, priority, part)
-        line = lineup.line(group)
+        route_queue = (
+            self._route_queue(route, priority) if part is None else self._part(route, priority, part)
+        )
+        line = route_queue.line(group)
         before = len(line)
         line.extend(records)
-        lineup.size += len(line) - before
+        route_queue.size += len(line) - before
 
     def push_front(self, route: Route, priority: int, group: Group, record: TaskRecord) -> None:
         """Queues a task that had been on its way before the others of its group, unless it has its place."""
         if not record.lined_up:
             record.lined_up = True
             part = record.part
-            lineup = self._lineup(route, priority) if part is None else self._part(route, priority, part)
-            lineup.line(group).appendleft(record)
-            lineup.size += 1
+            route_queue = (
+                self._route_queue(route, priority) if part is None else self._part(route, priority, part)
+            )
+            route_queue.line(group).appendleft(record)
+            route_queue.size += 1
 
-    def forget_empty(self, lineup: AnyLineup) -> None:
-        """Drops a lineup in which nothing waits, or nothing but what a limit holds back."""
-        if lineup.waits:
+    def forget_empty(self, route_queue: AnyRouteQueue) -> None:
+        """Drops a route queue in which nothing waits, or nothing but what a limit holds back."""
+        if route_queue.waits:
             return
-        if isinstance(lineup, LimitedLineup):
-            self.hide(lineup)
+        if isinstance(route_queue, LimitedRouteQueue):
+            self.hide(route_queue)
         else:
-            self._leave(lineup)
+            self._leave(route_queue)
 
-    def show(self, lineup: LimitedLineup) -> None:
-        if not lineup.is_shown:
-            lineup.is_shown = True
-            self._priorities(lineup.route)[lineup.priority] = lineup
+    def show(self, route_queue: LimitedRouteQueue) -> None:
+        if not route_queue.is_shown:
+            route_queue.is_shown = True
+            self._priorities(route_queue.route)[route_queue.priority] = route_queue
 
-    def hide(self, lineup: LimitedLineup) -> None:
-        if lineup.is_shown:
-            lineup.is_shown = False
-            self._leave(lineup)
+    def hide(self, route_queue: LimitedRouteQueue) -> None:
+        if route_queue.is_shown:
+            route_queue.is_shown = False
+            self._leave(route_queue)
 
-    def drop(self, lineup: LimitedLineup) -> None:
-        """Forget a lineup of a limited route in which nothing waits."""
-        self.hide(lineup)
-        del self.limited[lineup.route, lineup.priority]
-        self.limits.without(lineup.counters, lineup)
+    def drop(self, route_queue: LimitedRouteQueue) -> None:
+        """Forget a route queue of a limited route in which nothing waits."""
+        self.hide(route_queue)
+        del self.limited[route_queue.route, route_queue.priority]
+        self.limits.without(route_queue.counters, route_queue)
 
-    def _leave(self, lineup: AnyLineup) -> None:
-        route = lineup.route
+    def _leave(self, route_queue: AnyRouteQueue) -> None:
+        route = route_queue.route
         priorities = self.routes[route]
-        del priorities[lineup.priority]
+        del priorities[route_queue.priority]
         if not priorities:
             del self.routes[route]
             others = self._of_queue[route[0]]
@@ -477,9 +481,11 @@ class Backlog:
         if not self.left or self.left < live:
             return
         self.left = 0
-        for lineup in [lineup for lineup in self.lineups() if isinstance(lineup, Lineup)]:
-            lineup.tidy()
-            self.forget_empty(lineup)
+        for route_queue in [
+            route_queue for route_queue in self.route_queues() if isinstance(route_queue, RouteQueue)
+        ]:
+            route_queue.tidy()
+            self.forget_empty(route_queue)
         for limited in list(self.limited.values()):
             limited.tidy()
             self.forget_empty(limited)
@@ -491,37 +497,39 @@ class Backlog:
     def entries(self) -> Iterator[TaskRecord]:
         """Every entry, stale ones too."""
         for priorities in self.routes.values():
-            for lineup in priorities.values():
-                if isinstance(lineup, Lineup):
-                    yield from lineup.entries()
+            for route_queue in priorities.values():
+                if isinstance(route_queue, RouteQueue):
+                    yield from route_queue.entries()
         for limited in self.limited.values():
             for part in limited.parts.values():
                 yield from part.entries()
 
-    def _priorities(self, route: Route) -> dict[int, AnyLineup]:
+    def _priorities(self, route: Route) -> dict[int, AnyRouteQueue]:
         priorities = self.routes.get(route)
         if priorities is None:
             priorities = self.routes[route] = {}
             self._of_queue.setdefault(route[0], []).append(route)
         return priorities
 
-    def _lineup(self, route: Route, priority: int) -> Lineup:
+    def _route_queue(self, route: Route, priority: int) -> RouteQueue:
         priorities = self.routes.get(route)
         if priorities is None:
             priorities = self._priorities(route)
-        lineup = priorities.get(priority)
-        if lineup is None:
-            self._places += 1
-            lineup = priorities[priority] = Lineup(self, route, priority, self._places)
-        return cast("Lineup", lineup)
+        route_queue = priorities.get(priority)
+        if route_queue is None:
+            self._turn_numbers += 1
+            route_queue = priorities[priority] = RouteQueue(self, route, priority, self._turn_numbers)
+        return cast("RouteQueue", route_queue)
 
-    def _part(self, route: Route, priority: int, part: str) -> Lineup:
-        lineup = self.limited.get((route, priority))
-        if lineup is None:
-            self._places += 1
-            lineup = self.limited[route, priority] = LimitedLineup(self, route, priority, self._places)
-        return lineup.part(part)
+    def _part(self, route: Route, priority: int, part: str) -> RouteQueue:
+        route_queue = self.limited.get((route, priority))
+        if route_queue is None:
+            self._turn_numbers += 1
+            route_queue = self.limited[route, priority] = LimitedRouteQueue(
+                self, route, priority, self._turn_numbers
+            )
+        return route_queue.part(part)
 
 
-def _turn(lineup: AnyLineup) -> tuple[int, int]:
-    return -lineup.priority, lineup.place
+def _turn(route_queue: AnyRouteQueue) -> tuple[int, int]:
+    return -route_queue.priority, route_queue.turn_number

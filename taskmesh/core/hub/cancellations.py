@@ -17,7 +17,7 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import Cancel
 from taskmesh.wire.runs import Failed, Held
 
-GLANCES = 4
+LOOKUPS_PER_CANCEL = 4
 """Tasks that are looked at in the time in which one is cancelled, at least."""
 
 
@@ -122,11 +122,13 @@ class Cancellations:
     def step(self) -> list[int]:
         """Goes on with what is pending, by one portion; returns the clients with which it is done."""
         done: list[int] = []
-        left = PORTION * GLANCES
+        left = PORTION * LOOKUPS_PER_CANCEL
         while left > 0 and self.pending:
             client, job = next(iter(self.pending.items()))
             account = self._ledger.account(client)
-            seqs = account.on_their_way(job.low, left if job.extent is Extent.BOUND else -(-left // GLANCES))
+            seqs = account.on_their_way(
+                job.low, left if job.extent is Extent.BOUND else -(-left // LOOKUPS_PER_CANCEL)
+            )
             left -= self._cancel_some(client, job, seqs)
             if not seqs or job.low >= job.end:
                 del self.pending[client]
@@ -150,7 +152,7 @@ class Cancellations:
             if job.extent is not Extent.ALL and is_spared:
                 continue
             job.count += self.cancel(base | seq, quiet=quiet)
-            looks += GLANCES - 1
+            looks += LOOKUPS_PER_CANCEL - 1
         return looks
 
     def _tell(self, client: int, job: Pending) -> None:

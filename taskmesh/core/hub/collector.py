@@ -66,30 +66,30 @@ class Collector:
         Args:
             session: the pool session that reports them, ANYBODY or NOBODY.
         """
-        entry, odd = self._ledger.succeed(run, session)
+        entry, remaining = self._ledger.succeed(run, session)
         if entry is not None:
-            done = len(run.seqs) - len(odd)
+            done = len(run.seqs) - len(remaining)
             lane = self._hub.lanes.get(session)
             if lane is not None:
                 lane.release(entry.number, done)
                 if lane.breaker.refused:
                     lane.breaker.close(entry.number)
             entry.measured(len(run.seqs), run.elapsed)
-        if not odd:
+        if not remaining:
             size = self._pass_on(run, entry)
             if size and entry is not None:
                 entry.weighed(len(run.seqs), size)
             return
-        others = [index for index in odd if not self._linked(run, index, session)]
+        others = [index for index in remaining if not self._linked(run, index, session)]
         left = set(others)
         plain = [index for index in range(len(run.seqs)) if index not in left]
         if plain:
             self._pass_on(self._part(run, plain), entry or self._hub.specs.get(run.spec))
         for index in others:
-            self._odd(run, index, session)
+            self._on_uncommon(run, index, session)
 
     def _linked(self, run: DoneRun, index: int, session: int) -> bool:
-        """Take in a success of the current attempt of a task with edges, if nothing else is odd about it.
+        """Take in a success of the current attempt of a task with edges, if all else is as usual.
 
         In a graph it is the common case: its outcome is given on with those of the same run.
         """
@@ -107,7 +107,7 @@ class Collector:
         self._ledger.drop(record)
         return True
 
-    def _odd(self, run: DoneRun, index: int, session: int) -> None:
+    def _on_uncommon(self, run: DoneRun, index: int, session: int) -> None:
         """One success that is not the common case: unknown, terminal, late, or with several waiters."""
         task = run.client << SEQ_BITS | run.seqs[index]
         record = self._ledger.tasks.get(task)

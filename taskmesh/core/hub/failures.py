@@ -16,8 +16,9 @@ REFUSALS = frozenset({"function", "signature"})
 RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
 """Kinds that the task's own retries are for."""
 POOLS_DIED = (
-    "pools died while they had it, and as a rule nothing else: it may take more memory than a pool has, "
-    "and the kernel then kills the whole pool. Give workers more memory, or raise hub.pool_loss_limit"
+    "pools died while they ran this task, the last one with nothing else. It probably needs more memory than "
+    "a pool has, and the kernel then kills the whole pool. Give workers more memory, or raise "
+    "hub.pool_loss_limit"
 )
 TOLD_TEXT, TOLD_TRACE = 500, 4_000
 """Characters of a failure's text and traceback that are shown."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from taskmesh.core.hub.backlog import LINE, AnyLineup, Backlog, LimitedLineup, Lineup, PartLineup
+from taskmesh.core.hub.backlog import LINE, AnyRouteQueue, Backlog, KeyQueue, LimitedRouteQueue, RouteQueue
 from taskmesh.core.hub.ledger import Ledger, states_of, weight_of
 from taskmesh.core.hub.limits import key_of
 from taskmesh.core.hub.sinks import Sinks, keys_of, size_at, size_of_ended
@@ -32,15 +32,18 @@ def check_hub(hub: HubState) -> None:
     require(len(set(map(id, entries))) == len(entries), "a task is twice in the backlog")
     require(all(record.lined_up for record in entries), "an entry that does not know of itself")
     backlogs = (ledger.backlog, ledger.suspects)
-    lineups: list[AnyLineup] = [
-        lineup for backlog in backlogs for lineup in backlog.lineups() if isinstance(lineup, Lineup)
+    route_queues: list[AnyRouteQueue] = [
+        route_queue
+        for backlog in backlogs
+        for route_queue in backlog.route_queues()
+        if isinstance(route_queue, RouteQueue)
     ]
-    lineups += [lineup for backlog in backlogs for lineup in backlog.limited.values()]
-    sizes = sum(lineup.size for lineup in lineups)
+    route_queues += [route_queue for backlog in backlogs for route_queue in backlog.limited.values()]
+    sizes = sum(route_queue.size for route_queue in route_queues)
     require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
     held = sum(len(held.value.payload) for held in hub.dependencies.values.values())
     require(ledger.held == held, "bytes of kept outcomes are wrong", ledger.held, held)
-    lines = sum(map(_lines, lineups))
+    lines = sum(map(_lines, route_queues))
     size = (
         sum(map(weight_of, records))
         + held
@@ -74,10 +77,10 @@ def check_hub(hub: HubState) -> None:
     require(ledger.resting.size == rests, "bytes of specs that rest are wrong", ledger.resting.size, rests)
 
 
-def _lines(lineup: AnyLineup) -> int:
-    if isinstance(lineup, Lineup):
-        return len(lineup.groups)
-    return sum(len(part.groups) for part in lineup.parts.values())
+def _lines(route_queue: AnyRouteQueue) -> int:
+    if isinstance(route_queue, RouteQueue):
+        return len(route_queue.groups)
+    return sum(len(part.groups) for part in route_queue.parts.values())
 
 
 def _check_states(ledger: Ledger, records: list[TaskRecord]) -> None:
@@ -201,15 +204,23 @@ def _check_permits(hub: HubState) -> None:
 def _check_limited(hub: HubState, backlog: Backlog) -> None:
     """No task waits for a limit that has room, and no other route is held up by one that has none."""
     limits, now = hub.ledger.limits, hub.ledger.limits.now
-    for lineup in backlog.limited.values():
-        shown = backlog.routes.get(lineup.route, {}).get(lineup.priority) is lineup
-        require(shown == lineup.is_shown, "a lineup does not know where it stands", lineup.route)
-        standing = [part for part in lineup.parts.values() if part.waits_for is None]
-        require(set(standing) == set(lineup.turns), "keys and turns of a lineup differ", lineup.route)
-        require(len(standing) == len(lineup.turns), "a key of a limit has two turns", lineup.route)
-        aside = lineup.waits_for is not None
-        require(shown or aside or not standing, "nobody looks at a lineup that could go", lineup.route)
-        everything: list[LimitedLineup | PartLineup] = [lineup, *lineup.parts.values()]
+    for route_queue in backlog.limited.values():
+        shown = backlog.routes.get(route_queue.route, {}).get(route_queue.priority) is route_queue
+        require(
+            shown == route_queue.is_shown, "a route queue does not know where it stands", route_queue.route
+        )
+        standing = [part for part in route_queue.parts.values() if part.waits_for is None]
+        require(
+            set(standing) == set(route_queue.turns),
+            "keys and turns of a route queue differ",
+            route_queue.route,
+        )
+        require(len(standing) == len(route_queue.turns), "a key of a limit has two turns", route_queue.route)
+        aside = route_queue.waits_for is not None
+        require(
+            shown or aside or not standing, "nobody looks at a route queue that could go", route_queue.route
+        )
+        everything: list[LimitedRouteQueue | KeyQueue] = [route_queue, *route_queue.parts.values()]
         for each in everything:
             counter = each.waits_for
             if counter is None:

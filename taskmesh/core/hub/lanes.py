@@ -170,7 +170,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         busy_slots: Slots that run a task.
         stale: Tasks that its inventory listed and nobody waits for.
         wished: State that an operator wants it in and its beats do not state yet, or empty.
-        leaves: True if its pool drains, which is for good: a beat of before that comes late says nothing.
+        is_draining: True once its pool drains, which is final: a late beat cannot clear it.
         warning: Versions in which it differs from the hub, in words, or empty.
         unwanted: True if it may hold tasks that are to be cancelled unless they have started.
         full: True if it had no room for any task when it was last weighed, and too little has ended there
@@ -222,7 +222,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.busy_slots = 0
         self.stale: list[Held] = []
         self.wished = ""
-        self.leaves = False
+        self.is_draining = False
         self.warning = ""
         self.unwanted = self.full = False
         self._refill_at = 0
@@ -378,7 +378,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         if size >= LARGE:
             self._flying.append((self.sequence, size))
 
-    def flying(self, received: int) -> int:
+    def bytes_in_flight(self, received: int) -> int:
         """Returns the bytes of large messages that the pool has not received yet."""
         while self._flying and self._flying[0][0] <= received:
             self._flying.popleft()

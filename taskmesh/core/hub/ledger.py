@@ -292,7 +292,7 @@ class Ledger:
             record.attempt = held.attempt  # its pool shows people this number
             record.returns = handed_back(held)
             if attempt != held.attempt:  # else it is this one that was heard of
-                record.numbered(attempt, begun)
+                record.raise_attempts(attempt, begun)
         record.session = session
         if record.extra is not None:
             self._forget_alias(record.extra)
@@ -408,7 +408,7 @@ class Ledger:
             self._free_permits(run, session)
         take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
         running = size = 0
-        odd: list[int] = []
+        remaining: list[int] = []
         last: TaskRecord | None = None
         for index, seq in enumerate(run.seqs):
             record = take(base | seq, None)
@@ -418,7 +418,7 @@ class Ledger:
                 or record.attempt != attempt
                 or record.extra is not None  # a record with several ids has one
             ):
-                odd.append(index)
+                remaining.append(index)
                 if record is not None:
                     tasks[base | seq] = record
                 continue
@@ -429,11 +429,11 @@ class Ledger:
             size += len(record.payload)
             record.payload = b""
         if last is None:
-            return None, odd
+            return None, remaining
         entry: SpecEntry = last.spec
         seqs = run.seqs
-        if odd:
-            left = set(odd)
+        if remaining:
+            left = set(remaining)
             seqs = [seq for index, seq in enumerate(seqs) if index not in left]
         done = len(seqs)
         if running:
@@ -446,7 +446,7 @@ class Ledger:
         account.finished.add_all(seqs)
         self.size -= size
         self._over(entry, done)
-        return entry, odd
+        return entry, remaining
 
     def _free_permits(self, run: DoneRun, session: int) -> None:
         """Free the permits of a run's tasks that `succeed` is about to end as the common case."""

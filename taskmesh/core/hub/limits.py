@@ -1,8 +1,9 @@
 """Limits: how many tasks start in a window, or run at a time. Permits are records that are SENT or RUNNING.
 
-A limit is part of a task's route. A lineup whose limit is reached is closed: it stands in no rotation and
-costs nothing, until a permit is returned (`LimitCounter.end`) or a window has room again (`Limits.reopen`).
-All limits of a task are asked at its push and taken together, so that no task waits while it holds another's.
+A limit is part of a task's route. A route queue whose limit is reached is closed: it stands in no rotation
+and costs nothing, until a permit is returned (`LimitCounter.end`) or a window has room again
+(`Limits.reopen`). All limits of a task are asked at its push and taken together, so that no task waits while
+it holds another's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PORTION = 5_000
 
 
 class Closable(Protocol):
-    """A lineup that can wait for a limit."""
+    """A route queue that can wait for a limit."""
 
     def reopen(self) -> None:
         """Stand in the rotation again: the limit that it waited for may have room."""
@@ -146,20 +147,30 @@ class LimitCounter:
         holders: tasks SENT or RUNNING with it, and when they were pushed. A task that a pool lists and nobody
             has asked this hub for counts as well.
         window: starts, of a rate.
-        lineups: how many lineups ask it.
-        waiting: lineups that wait for it, in order.
+        route_queues: how many route_queues ask it.
+        waiting: route_queues that wait for it, in order.
         opens_at: time for which a timer is set, 0 for none.
         is_parting: it is looked at when its window is empty.
     """
 
-    __slots__ = ("_next", "holders", "is_parting", "key", "lineups", "opens_at", "rule", "waiting", "window")
+    __slots__ = (
+        "_next",
+        "holders",
+        "is_parting",
+        "key",
+        "opens_at",
+        "route_queues",
+        "rule",
+        "waiting",
+        "window",
+    )
 
     def __init__(self, key: tuple[str, str], rule: LimitRule) -> None:
         self.key = key
         self.rule = rule
         self.holders: dict[int, float] = {}
         self.window = Window(rule) if rule.window else None
-        self.lineups = 0
+        self.route_queues = 0
         self.waiting: dict[Closable, None] = {}
         self.opens_at = 0.0
         self.is_parting = False
@@ -225,14 +236,14 @@ class LimitCounter:
         return work
 
     def reopen(self) -> None:
-        """Let the lineups look again that wait for it."""
+        """Let the route queues look again that wait for it."""
         waiting, self.waiting = self.waiting, {}
-        for lineup in waiting:
-            lineup.reopen()
+        for route_queue in waiting:
+            route_queue.reopen()
 
     @property
     def is_idle(self) -> bool:
-        return not (self.lineups or self.holders)
+        return not (self.route_queues or self.holders)
 
 
 class Limits:
@@ -358,17 +369,17 @@ class Limits:
         return found
 
     def of(self, rules: Iterable[LimitRule], part: str, *, keyed: bool) -> tuple[LimitCounter, ...]:
-        """Return the counters that a lineup asks: of the keyed limits among some, or of the others."""
+        """Return the counters that a route queue asks: of the keyed limits among some, or of the others."""
         found = tuple(self.counter(rule, part) for rule in rules if rule.keyed is keyed)
         for counter in found:
-            counter.lineups += 1
+            counter.route_queues += 1
         return found
 
-    def without(self, counters: Iterable[LimitCounter], lineup: Closable) -> None:
-        """Take in that a lineup is gone that has asked these."""
+    def without(self, counters: Iterable[LimitCounter], route_queue: Closable) -> None:
+        """Take in that a route queue is gone that has asked these."""
         for counter in counters:
-            counter.lineups -= 1
-            counter.waiting.pop(lineup, None)
+            counter.route_queues -= 1
+            counter.waiting.pop(route_queue, None)
             self.release(counter)
 
     def full(self, counters: Iterable[LimitCounter]) -> LimitCounter | None:
@@ -378,8 +389,8 @@ class Limits:
                 return counter
         return None
 
-    def wait(self, lineup: Closable, counter: LimitCounter) -> None:
-        counter.waiting[lineup] = None
+    def wait(self, route_queue: Closable, counter: LimitCounter) -> None:
+        counter.waiting[route_queue] = None
         when = counter.room_at()
         if when < math.inf and not (counter.opens_at and counter.opens_at <= when):
             counter.opens_at = when
@@ -446,7 +457,7 @@ class Limits:
         return self._timers[0][0] if self._timers else math.inf
 
     def pass_to(self, now: float) -> None:
-        """Let lineups look again whose window has room now; before, count late starts as such."""
+        """Let route queues look again whose window has room now; before, count late starts as such."""
         self.now = max(self.now, now)
         if self._changed or self._changing:
             self._go_on()

@@ -395,7 +395,9 @@ class HubMachine:
         """A client takes from a sink: tasks whose outcomes it has acknowledged have ended for theirs."""
         client = session.client
         if not self.owners.may_name(session):
-            self.state.send(client, m.SinkTold(report.sink, report.generation, report.number, known=False))
+            self.state.send(
+                client, m.SinkReportAck(report.sink, report.generation, report.number, known=False)
+            )
             return
         report = replace(report, sink=self.state.owned(client, report.sink))
         consumer, acked = self.state.sinks.report(client, report, now)

@@ -257,13 +257,13 @@ class PoolSessions:
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
         if lane.endpoint and lane.state is not LaneState.CUT:
-            lane.leaves |= beat.state == "draining"
+            lane.is_draining |= beat.state == "draining"
             stated = self._insisted(lane, beat.state) if lane.wished else beat.state
-            lane.move(STATED.get("draining" if lane.leaves else stated, LaneCause.WORK))
+            lane.move(STATED.get("draining" if lane.is_draining else stated, LaneCause.WORK))
         if beat.received > lane.received or beat.received >= lane.sequence:
             lane.received = max(lane.received, beat.received)
             lane.received_moved = now
-        patience = self._config.silent_beats * lane.beat + lane.flying(beat.received) / SLOWEST
+        patience = self._config.silent_beats * lane.beat + lane.bytes_in_flight(beat.received) / SLOWEST
         say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
         reply = m.BeatReply(
             self._config.epoch, 0 if say_hello else lane.session, lane.reports.to, lane.session
@@ -380,7 +380,7 @@ class PoolSessions:
         held = lane.held()
         self._desired.keep(lane)
         self._collector.gave_up(lane.session, held)
-        charged = bool(died) and not lane.leaves and lane.wished != "draining"
+        charged = bool(died) and not lane.is_draining and lane.wished != "draining"
         if charged and held:
             self._died[lane.pool, lane.instance] = held
             if len(self._died) > MOST_DIED:

@@ -12,7 +12,7 @@ FEW_POOLS = 200
 """Pools beyond which one that comes beats more rarely, in proportion to how many there are."""
 
 
-class Stated(Protocol):
+class HasVersions(Protocol):
     """The versions that a Hello states."""
 
     python: str
@@ -90,7 +90,7 @@ class HubSettings:
         return max(self.beat, min(self.beat * pools / FEW_POOLS, self.lease / 4))
 
 
-def difference(ours: Versions, theirs: Stated) -> str:
+def difference(ours: Versions, theirs: HasVersions) -> str:
     """Describe the versions that differ and what to do about it; empty if none does."""
     found = [
         f"{name} {other} where the hub has {mine}"

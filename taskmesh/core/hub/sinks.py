@@ -22,7 +22,7 @@ from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.ids import plain, user_of
 from taskmesh.core.link import ReceiveWindow, SendWindow, size_of, size_of_failure
-from taskmesh.wire.messages import MOST_SINKS, SinkDeliver, SinkReport, SinkTold
+from taskmesh.wire.messages import MOST_SINKS, SinkDeliver, SinkReport, SinkReportAck
 from taskmesh.wire.runs import DoneRun, Failed
 
 MOST_BYTES = 1 << 20
@@ -304,7 +304,7 @@ class Sinks:
         self._settle(ended)
         return consumer, [_bare(each) for each in ended]
 
-    def told(self, report: SinkReport, consumer: Consumer | None, after: int) -> SinkTold:
+    def told(self, report: SinkReport, consumer: Consumer | None, after: int) -> SinkReportAck:
         """Return the answer to a report.
 
         Args:
@@ -313,11 +313,11 @@ class Sinks:
             after: the number of the journal's changes that have what it acknowledges; 0 if they are written.
         """
         if consumer is None:
-            return SinkTold(plain(report.sink), report.generation, report.number, known=False)
+            return SinkReportAck(plain(report.sink), report.generation, report.number, known=False)
         if after:
             consumer.unwritten.append((report.number, after))
             self._unwritten[report.sink, consumer.client] = consumer
-        return SinkTold(plain(report.sink), report.generation, consumer.taken, echo=report.sent)
+        return SinkReportAck(plain(report.sink), report.generation, consumer.taken, echo=report.sent)
 
     def written(self, number: int) -> list[SendClient]:
         """The journal has the changes up to a number: tell consumers which of their reports are taken in."""
@@ -329,7 +329,7 @@ class Sinks:
             if not unwritten:
                 del self._unwritten[name, client]
             if consumer.taken > before:
-                told = SinkTold(plain(name), consumer.generation, consumer.taken)
+                told = SinkReportAck(plain(name), consumer.generation, consumer.taken)
                 sends.append(SendClient(client, told))
         return sends
 

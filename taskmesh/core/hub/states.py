@@ -192,10 +192,10 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         """True if a failure has been charged: the task has started, whatever comes."""
         return self.extra is not None and bool(self.extra.failed)
 
-    def numbered(self, attempt: int, begun: int) -> None:
-        """So many attempts, of which so many have begun, are known of: the next has a higher number.
+    def raise_attempts(self, attempt: int, begun: int) -> None:
+        """Have the next attempt get a higher number than those that are known of.
 
-        One that is under way keeps its own until it is over: it may be handed back, and have had the same.
+        One that is under way keeps its number until it is over: it may be handed back, and have had the same.
         """
         if self.state >= State.SENT:
             if attempt > self.attempt or begun >= self.begun:
@@ -245,7 +245,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         return self.due > now or (links is not None and links.holds_back)
 
     def started(self) -> None:
-        """It had started, and goes round again: who gave it up unless it had wants it run."""
+        """Forget the requests to cancel the task unless it had started: it had, and goes round again."""
         if self.extra is not None:
             self.extra.unwanted = ()
 
@@ -305,7 +305,7 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
         refused: the sessions of the pools that refused it.
         failed: the number of the newest execution whose failure was charged.
         attempts, begun: the attempts and executions of other hubs that have been heard of while one is under
-            way, see `TaskRecord.numbered`.
+            way, see `TaskRecord.raise_attempts`.
     """
 
     waiters: dict[int, None] = {}
@@ -334,7 +334,7 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
         """Its attempt is over: what it has in common with the next."""
         self.alias = 0
         if self.attempts or self.begun:
-            record.numbered(self.attempts, self.begun)
+            record.raise_attempts(self.attempts, self.begun)
             self.attempts = self.begun = 0
 
     def waiting(self, own: int) -> list[int]:

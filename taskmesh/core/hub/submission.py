@@ -409,9 +409,9 @@ class Submissions:
         if run.rerun:
             self._ledger.reruns += len(records)
             for record in records:
-                record.numbered(run.rerun, run.rerun)
+                record.raise_attempts(run.rerun, run.rerun)
         for record in records if run.tried else ():
-            record.numbered(run.tried, run.tried)
+            record.raise_attempts(run.tried, run.tried)
             record.more().failed = run.tried
             self._ledger.charge(record, errors=run.tried)
         return records

@@ -202,10 +202,10 @@ class TaskViews:
         if record.part is None:
             return ""
         backlog = self._ledger.suspects if record.losses >= SUSPECT else self._ledger.backlog
-        lineup = backlog.limited.get((self._ledger.route_of(record), record.spec.priority))
-        part = lineup.parts.get(record.part) if lineup is not None else None
-        counter = None if lineup is None or part is None else lineup.waits_for or part.waits_for
-        if counter is None or lineup is None or part is None:
+        route_queue = backlog.limited.get((self._ledger.route_of(record), record.spec.priority))
+        part = route_queue.parts.get(record.part) if route_queue is not None else None
+        counter = None if route_queue is None or part is None else route_queue.waits_for or part.waits_for
+        if counter is None or route_queue is None or part is None:
             return ""
         name, key = counter.key
         of_key = f" of {key!r}" if key else ""

@@ -69,7 +69,7 @@ class Unclaimed:
         return sum(not held.dropped for absence in self._absent.values() for held in absence.held.values())
 
     @property
-    def is_young(self) -> bool:
+    def expects_former_clients(self) -> bool:
         """True while clients may still come back for what was an earlier hub's."""
         return self._young
 

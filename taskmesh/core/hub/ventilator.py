@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from taskmesh.core.actions import PushTasks
-from taskmesh.core.hub.backlog import AnyLineup, LimitedLineup, Lineup, Route, group_of
+from taskmesh.core.hub.backlog import AnyRouteQueue, LimitedRouteQueue, Route, RouteQueue, group_of
 from taskmesh.core.hub.lanes import READY, Lane, LaneState
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
@@ -32,7 +32,7 @@ FEW_QUEUES = 8
 """Queues of which the lanes are looked up one by one; with more of them every lane is looked at."""
 NO_LANES: Mapping[int, Lane] = {}
 ALONE = 10.0
-"""Seconds that a lane is kept for a suspect until it is empty, and then for the suspect until it ends."""
+"""Seconds that a lane is reserved for a suspect until it is empty, and then for the suspect until it ends."""
 
 
 class Load:
@@ -105,22 +105,22 @@ class Ventilator:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[PushTasks] = []
         if self.lone is not None:
-            push = self._straight(self.lone, now)
+            push = self._push_to_idle_lane(self.lone, now)
             if push is not None:
                 self.lone = None
                 return [push]
             self._queue_lone()
         if self._ledger.suspects.routes:
-            for lineup in self._ledger.suspects.lineups():
-                self._dispatch_alone(lineup, now, pushes)
-        kept: set[int] = set()
+            for route_queue in self._ledger.suspects.route_queues():
+                self._dispatch_alone(route_queue, now, pushes)
+        reserved: set[int] = set()
         able = self._serving(self._ledger.backlog.queues)
         lanes = [lane for lane in able if not lane.full and self._is_open(lane, now)]
-        for lineup in self._in_turn(lanes):
-            if isinstance(lineup, Lineup):
-                self._dispatch_lineup(lineup, lanes, now, pushes, kept)
+        for route_queue in self._in_turn(lanes):
+            if isinstance(route_queue, RouteQueue):
+                self._dispatch_route_queue(route_queue, lanes, now, pushes, reserved)
             else:
-                self._dispatch_limited(lineup, lanes, now, pushes, kept)
+                self._dispatch_limited(route_queue, lanes, now, pushes, reserved)
         return pushes
 
     def _serving(self, queues: Collection[str]) -> Iterable[Lane]:
@@ -135,33 +135,40 @@ class Ventilator:
             found.update(serving.get(queue, NO_LANES))
         return [found[session] for session in sorted(found)]
 
-    def _in_turn(self, lanes: list[Lane]) -> list[AnyLineup]:
-        """Lineups by their priority, equal ones in turn: a busy queue starves no other.
+    def _in_turn(self, lanes: list[Lane]) -> list[AnyRouteQueue]:
+        """Route queues by their priority, equal ones in turn: a busy queue starves no other.
 
         Of several routes only those of queues that these serve: of others there may be thousands.
         """
         backlog = self._ledger.backlog
         if len(backlog.routes) < 2 or not lanes:
-            return backlog.lineups() if lanes else []
-        return backlog.lineups(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
+            return backlog.route_queues() if lanes else []
+        return backlog.route_queues(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
 
-    def _dispatch_lineup(
-        self, lineup: Lineup, every: list[Lane], now: float, pushes: list[PushTasks], kept: set[int]
+    def _dispatch_route_queue(
+        self,
+        route_queue: RouteQueue,
+        every: list[Lane],
+        now: float,
+        pushes: list[PushTasks],
+        reserved: set[int],
     ) -> None:
-        """Pushes what can be pushed of one lineup.
+        """Pushes what can be pushed of one route queue.
 
         Args:
             every: the lanes that may be given anything.
-            kept: sessions for which a lineup waits whose turn comes first. A task that goes to a free slot
-                only would never find one, were another queue's put behind the running ones meanwhile.
+            reserved: sessions for which a route queue waits whose turn comes first. A task that goes to a
+                free slot only would never find one, were another queue's put behind running ones.
         """
-        route, before = lineup.route, len(pushes)
-        room = self._room_in_sink(lineup) if route[3] else MOST_AT_ONCE
-        lanes = [lane for lane in every if not lane.full and lane.session not in kept and lane.serves(route)]
+        route, before = route_queue.route, len(pushes)
+        room = self._room_in_sink(route_queue) if route[3] else MOST_AT_ONCE
+        lanes = [
+            lane for lane in every if not lane.full and lane.session not in reserved and lane.serves(route)
+        ]
         turn = self._turn(lanes)
         full: list[int] = []
         while lanes and room > 0:
-            head = lineup.head()
+            head = route_queue.head()
             if head is None:
                 break
             turn %= len(lanes)
@@ -177,22 +184,27 @@ class Ventilator:
             turn += 1
             share = MAX_MESSAGE
             if len(lanes) > 1:
-                share = max(lineup.size // (2 * len(lanes)), lane.worth(head.spec))
-            load = self._load(lane, lineup, min(share, MAX_MESSAGE, room), head.spec)
+                share = max(route_queue.size // (2 * len(lanes)), lane.worth(head.spec))
+            load = self._load(lane, route_queue, min(share, MAX_MESSAGE, room), head.spec)
             room -= len(load.records)
             if self._hub.dependencies.values:
                 load.size += self._hub.dependencies.attach(load.runs, load.records, lane.session)
             lane.pushed(load.size)
             pushes.append(PushTasks(lane.session, self._message(lane, load.runs, load.records, now)))
         else:
-            kept.update(full)
+            reserved.update(full)
         if len(pushes) > before:
-            self._ledger.backlog.served(lineup)
+            self._ledger.backlog.served(route_queue)
         else:
-            self._ledger.backlog.forget_empty(lineup)
+            self._ledger.backlog.forget_empty(route_queue)
 
     def _dispatch_limited(
-        self, lineup: LimitedLineup, every: list[Lane], now: float, pushes: list[PushTasks], kept: set[int]
+        self,
+        route_queue: LimitedRouteQueue,
+        every: list[Lane],
+        now: float,
+        pushes: list[PushTasks],
+        reserved: set[int],
     ) -> None:
         """Pushes tasks that all their limits let go to slots that are idle, one at a time, never ahead.
 
@@ -200,21 +212,21 @@ class Ventilator:
         are sent ahead, the lane that will be idle first gets nothing else meanwhile.
 
         Args:
-            every, kept: as in `_dispatch_lineup`.
+            every, reserved: as in `_dispatch_route_queue`.
         """
         before = len(pushes)
-        lanes = [lane for lane in every if lane.session not in kept and lane.serves(lineup.route)]
-        if lineup.route[3] and not self._room_in_sink(lineup):
+        lanes = [lane for lane in every if lane.session not in reserved and lane.serves(route_queue.route)]
+        if route_queue.route[3] and not self._room_in_sink(route_queue):
             lanes.clear()
         idle = [lane for lane in lanes if lane.outstanding < lane.slots]
         turn = self._turn(idle)
         while lanes:
-            head = lineup.head()
+            head = route_queue.head()
             if head is None:
                 break
             if not idle:
                 specs = self._hub.specs  # a lane of long tasks is idle late, one of many short ones soon
-                kept.add(min(lanes, key=lambda lane: lane.load(specs) / max(1, lane.slots)).session)
+                reserved.add(min(lanes, key=lambda lane: lane.load(specs) / max(1, lane.slots)).session)
                 break
             turn %= len(idle)
             lane = idle[turn]
@@ -223,35 +235,35 @@ class Ventilator:
                 lanes.remove(lane)
                 continue
             self._last = lane.session
-            lineup.take(1)
+            route_queue.take(1)
             pushes.append(self._push_one(lane, head, now))
             if lane.outstanding < lane.slots:
                 turn += 1
             else:
                 del idle[turn]
         if len(pushes) > before:
-            self._ledger.backlog.served(lineup)
+            self._ledger.backlog.served(route_queue)
         else:
-            self._ledger.backlog.forget_empty(lineup)
+            self._ledger.backlog.forget_empty(route_queue)
 
-    def _dispatch_alone(self, lineup: AnyLineup, now: float, pushes: list[PushTasks]) -> None:
+    def _dispatch_alone(self, route_queue: AnyRouteQueue, now: float, pushes: list[PushTasks]) -> None:
         """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
 
         Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
         suspect goes beside others, to a free slot, and others go beside it. A pool without a slot that works,
         or that refuses its function, is the emptiest of all, and no good to it.
         """
-        while (head := lineup.head()) is not None:
+        while (head := route_queue.head()) is not None:
             if head.losses < SUSPECT:  # its pool had not died: it came back with the task
-                lineup.take(1)
-                self._ledger.backlog.push_front(lineup.route, lineup.priority, group_of(head), head)
+                route_queue.take(1)
+                self._ledger.backlog.push_front(route_queue.route, route_queue.priority, group_of(head), head)
                 continue
             lanes = [
                 lane
                 for lane in self._hub.lanes.values()
                 if lane.state is READY
                 and lane.slots
-                and lane.serves(lineup.route)
+                and lane.serves(route_queue.route)
                 and not (lane.breaker.refused and self._is_spared(lane, head.spec))
             ]
             lane = min(lanes, key=lambda lane: lane.outstanding, default=None)
@@ -264,12 +276,12 @@ class Ventilator:
                 lane = free[0] if free and waited else None
             if lane is None:
                 break
-            (record,) = lineup.take(1)
+            (record,) = route_queue.take(1)
             lane.alone_until = now + ALONE
             pushes.append(self._push_one(lane, record, now))
-        self._ledger.suspects.forget_empty(lineup)
+        self._ledger.suspects.forget_empty(route_queue)
 
-    def _load(self, lane: Lane, lineup: Lineup, count: int, first: SpecEntry) -> Load:
+    def _load(self, lane: Lane, route_queue: RouteQueue, count: int, first: SpecEntry) -> Load:
         """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
 
         Args:
@@ -282,7 +294,7 @@ class Ventilator:
         seqs: list[int] = []
         payloads: list[object] = []
         client = attempt = returns = -1
-        while (taken := len(records)) < window and (head := lineup.head()) is not None:
+        while (taken := len(records)) < window and (head := route_queue.head()) is not None:
             if head.spec is not entry:
                 if lane.breaker.refused and self._is_spared(lane, head.spec):
                     break
@@ -290,7 +302,7 @@ class Ventilator:
                 left = load.room(entry, idle)
             if left <= 0 or (size > MAX_MESSAGE_BYTES and taken >= idle):
                 break
-            part = lineup.take(min(window - taken, left), max(1, MAX_MESSAGE_BYTES - size))
+            part = route_queue.take(min(window - taken, left), max(1, MAX_MESSAGE_BYTES - size))
             left -= len(part)
             for record in part:
                 if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
@@ -303,7 +315,7 @@ class Ventilator:
         load.size = size
         return load
 
-    def _straight(self, record: TaskRecord, now: float) -> PushTasks | None:
+    def _push_to_idle_lane(self, record: TaskRecord, now: float) -> PushTasks | None:
         """A task alone needs no queue: it goes to the lane whose turn it is, if a slot is idle there."""
         ledger = self._ledger
         if record.state is not State.QUEUED or ledger.backlog.routes or ledger.suspects.routes:
@@ -348,9 +360,9 @@ class Ventilator:
         refuses = lane.breaker.refuses(entry.number, lane.heard)
         return refuses and any(other.may_take(entry) for other in self._hub.lanes.values())
 
-    def _room_in_sink(self, lineup: AnyLineup) -> int:
-        """Return how many tasks of a lineup may start for what its sink still takes."""
-        sinks, sink, head = self._hub.sinks, lineup.route[3], lineup.head()
+    def _room_in_sink(self, route_queue: AnyRouteQueue) -> int:
+        """Return how many tasks of a route queue may start for what its sink still takes."""
+        sinks, sink, head = self._hub.sinks, route_queue.route[3], route_queue.head()
         left = sinks.room(sink)
         each = UNSEEN if head is None else 2 * head.spec.result_size or UNSEEN
         room = MOST_AT_ONCE

@@ -310,7 +310,7 @@ class PoolMachine:
             return
         for run, seq in slot.tasks(serial):
             elapsed = max(0.0, now - slot.heard)
-            self._spool.told.append(self._progress(slot, run, seq, elapsed))
+            self._spool.last_progress.append(self._progress(slot, run, seq, elapsed))
         slot.progressed(None)
 
     def _tell_failed(self, slot: Slot, failures: list[SlotFailure]) -> None:

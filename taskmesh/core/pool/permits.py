@@ -87,7 +87,7 @@ class Permits:
             self._assign(now)
         actions: list[PoolAction] = []
         for slot in self._slots.values():
-            if slot.may_stop and now >= slot.spare_until(SPARE_FOR):
+            if slot.is_surplus and now >= slot.spare_until(SPARE_FOR):
                 slot.move(SlotCause.STOP)
                 actions.append(StopSlot(slot.number))
         return actions
@@ -118,5 +118,6 @@ class Permits:
     def deadline(self) -> float:
         """Time when `settle` has something to do at the latest."""
         return min(
-            (slot.spare_until(SPARE_FOR) for slot in self._slots.values() if slot.may_stop), default=math.inf
+            (slot.spare_until(SPARE_FOR) for slot in self._slots.values() if slot.is_surplus),
+            default=math.inf,
         )

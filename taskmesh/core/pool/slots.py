@@ -337,7 +337,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         return self.state is SlotState.DOWN and self.spare_since is None
 
     @property
-    def may_stop(self) -> bool:
+    def is_surplus(self) -> bool:
         """True if its process is up for nothing: it is spare and has no task."""
         return self.spare_since is not None and not self.count and self.state is UP
 

@@ -31,7 +31,7 @@ class Spool:
         done: Successes gathered, in no report yet.
         failed: Bad ends, likewise.
         returned: Tasks handed back, likewise.
-        told: Last progress of tasks that end in the next report.
+        last_progress: Last progress of tasks that end in the next report.
         reports: Those that are sent, or sent again when they are due.
     """
 
@@ -39,7 +39,7 @@ class Spool:
         self.done: list[DoneRun] = []
         self.failed: list[Failed] = []
         self.returned: list[Held] = []
-        self.told: list[Progress] = []
+        self.last_progress: list[Progress] = []
         self.reports: SendWindow[Results] = SendWindow()
 
     @property
@@ -58,8 +58,8 @@ class Spool:
         failed, self.failed = portion(self.failed, size_of_failure)
         results = Results(epoch, session, self.reports.next, done, failed, self.returned)
         self.returned = []
-        if self.told:
-            results.told, self.told = self.told, []
+        if self.last_progress:
+            results.told, self.last_progress = self.last_progress, []
         self.reports.append(results, size_of_outcomes(done, failed), now, sent=True)
         return results
 
@@ -80,7 +80,7 @@ class Spool:
         sent = self.reports.kept.values()
         self.done = [run for results in sent for run in results.done] + self.done
         self.failed = [failure for results in sent for failure in results.failed] + self.failed
-        self.told = [told for results in sent for told in results.told] + self.told
+        self.last_progress = [told for results in sent for told in results.told] + self.last_progress
         self.returned = []
         self.reports.restart(1)
 

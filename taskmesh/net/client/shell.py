@@ -302,7 +302,9 @@ class ClientShell(Shell[ClientMachine]):
         if (intake := self.intakes.get(action.sink)) is not None:
             intake.renew(action.generation, action.until)
 
-    def _notify(self, message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkTold) -> None:
+    def _notify(
+        self, message: m.Notice | m.Answer | m.ClientRefused | m.SinkDeliver | m.SinkReportAck
+    ) -> None:
         if isinstance(message, m.Notice):
             self._open_tasks.notice(message.progress)
         elif isinstance(message, m.Answer):
@@ -310,7 +312,7 @@ class ClientShell(Shell[ClientMachine]):
         elif isinstance(message, m.SinkDeliver):
             if (intake := self.intakes.get(message.sink)) is not None:
                 intake.put(message)
-        elif isinstance(message, m.SinkTold):
+        elif isinstance(message, m.SinkReportAck):
             if (intake := self.intakes.pop(message.sink, None)) is not None:
                 intake.end()
         else:

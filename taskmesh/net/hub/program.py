@@ -74,7 +74,7 @@ def run_hub(
                 pool.drain()
                 stop.turn_until(lambda: pool.has_left)
             if private:
-                hear_farewell(loop, hub.machine)
+                drain_parent_messages(loop, hub.machine)
         finally:
             report_tasks_left(hub.machine, record, parent)
             if pool is not None:
@@ -82,7 +82,7 @@ def run_hub(
             hub.close()
 
 
-def hear_farewell(loop: Loop, machine: HubMachine) -> None:
+def drain_parent_messages(loop: Loop, machine: HubMachine) -> None:
     """Take in what the parent has said before it asked the hub to end: pools are to hear of its end."""
     until = monotonic() + FAREWELL
     while monotonic() < until and any(not each.slot for each in machine.state.clients.values()):

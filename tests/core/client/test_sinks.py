@@ -66,7 +66,7 @@ def test_a_delivery_is_passed_on_once_and_its_arrival_reported(client):
 
 def test_acknowledgements_are_said_again_until_the_hub_has_them(client):
     opened(client)
-    client.hear(m.SinkTold("s", 1, 1))
+    client.hear(m.SinkReportAck("s", 1, 1))
     client.hear(deliver(1))
     client.tell(ev.SinkAcked("s", 1, [1, 2, 5]))
     acked = reports(client)[-1]
@@ -74,14 +74,14 @@ def test_acknowledgements_are_said_again_until_the_hub_has_them(client):
 
     pass_time(client, RESEND_AFTER + 0.5)
     assert acked.acked in [report.acked for report in reports(client)]
-    client.hear(m.SinkTold("s", 1, acked.number))
+    client.hear(m.SinkReportAck("s", 1, acked.number))
     pass_time(client, RESEND_AFTER + 0.5)
     assert {report.number for report in reports(client)} == {0}
 
 
 def test_it_says_that_it_lives(client):
     opened(client)
-    client.hear(m.SinkTold("s", 1, 1))
+    client.hear(m.SinkReportAck("s", 1, 1))
 
     pass_time(client, 3 * ALIVE)
 
@@ -97,7 +97,7 @@ def test_it_begins_anew(client, cause):
         client.tell(ev.LinkLost())
         client.welcome(known=True)
     else:
-        client.hear(m.SinkTold("s", 1, 0, known=False))
+        client.hear(m.SinkReportAck("s", 1, 0, known=False))
 
     assert reports(client)[-1] == m.SinkReport("s", 2, 1, 0, 100)
     client.hear(deliver(2))
@@ -110,15 +110,15 @@ def test_it_begins_anew(client, cause):
 
 def test_closed_it_is_over_when_the_hub_has_heard_of_it(client):
     opened(client)
-    client.hear(m.SinkTold("s", 1, 1))
+    client.hear(m.SinkReportAck("s", 1, 1))
     client.tell(ev.SinkClosed("s"))
     (last,) = reports(client)
     assert last.closed
 
     client.hear(deliver(1))
     assert taken(client) == []
-    client.hear(m.SinkTold("s", 1, last.number))
-    assert client.told[-1] == m.SinkTold("s", 1, last.number)
+    client.hear(m.SinkReportAck("s", 1, last.number))
+    assert client.told[-1] == m.SinkReportAck("s", 1, last.number)
     pass_time(client, 3 * ALIVE)
     assert reports(client) == []
 
@@ -128,7 +128,7 @@ def test_without_a_link_it_opens_and_closes_with_the_next_one(client):
     client.tell(ev.SinkOpened("s", 100))
     client.tell(ev.SinkOpened("t", 100))
     client.tell(ev.SinkClosed("t"))
-    assert [message.sink for message in client.told if isinstance(message, m.SinkTold)] == ["t"]
+    assert [message.sink for message in client.told if isinstance(message, m.SinkReportAck)] == ["t"]
     reports(client)
 
     client.welcome(known=True)
@@ -152,7 +152,7 @@ def test_opened_again_it_has_a_generation_of_its_own(client):
 def test_who_takes_from_a_sink_does_not_rest(client):
     """It waits for outcomes: a hub that is gone is to be noticed."""
     opened(client)
-    client.hear(m.SinkTold("s", 1, 1))
+    client.hear(m.SinkReportAck("s", 1, 1))
     beats = 0
     for _ in range(5):
         client.now += 1.0
@@ -180,12 +180,12 @@ def test_one_that_stood_still_asks_before_it_gives_out_what_is_here(client, know
     client.renewed.clear()
     client.now += 20.0
     client.hear(deliver(1))
-    client.hear(m.SinkTold("s", 1, 1, echo=before))
+    client.hear(m.SinkReportAck("s", 1, 1, echo=before))
     client.tell(ev.SinkAcked("s", 1, [1]))
     assert client.renewed == [], "all of that had been said before"
 
     client.now += 0.1
-    client.hear(m.SinkTold("s", 1, 1, known, echo=client.now - 0.1 if known else 0.0))
+    client.hear(m.SinkReportAck("s", 1, 1, known, echo=client.now - 0.1 if known else 0.0))
     (renewed,) = client.renewed
     assert (renewed.generation, renewed.until > client.now) == (1 if known else 2, True)
 

@@ -127,7 +127,7 @@ def test_tasks_that_end_in_a_queue_that_no_pool_serves_leave_nothing_there():
     rig.after(2.0)
 
     backlog = rig.hub.state.ledger.backlog
-    assert [lineup.route for lineup in backlog.lineups()] == [("gpu", frozenset(), (), "")]
+    assert [route_queue.route for route_queue in backlog.route_queues()] == [("gpu", frozenset(), (), "")]
     assert len(list(backlog.entries())) == len(rig.hub.state.ledger.tasks) == 1
 
 

@@ -89,9 +89,9 @@ def test_only_large_messages_are_remembered_until_they_arrive(lane):
     lane.pushed(2 * LARGE)
 
     assert lane.sequence == 3
-    assert lane.flying(1) == 3 * LARGE
-    assert lane.flying(2) == 2 * LARGE
-    assert lane.flying(3) == 0
+    assert lane.bytes_in_flight(1) == 3 * LARGE
+    assert lane.bytes_in_flight(2) == 2 * LARGE
+    assert lane.bytes_in_flight(3) == 0
 
 
 def test_results_that_are_large_count_like_long_tasks(lane):

@@ -259,7 +259,7 @@ class TestNames:
 
         take(both, 1, sink)
         assert bool(outcomes(both, 1)) is not meets
-        told = [one for one in both.told[1] if isinstance(one, m.SinkDeliver | m.SinkTold)]
+        told = [one for one in both.told[1] if isinstance(one, m.SinkDeliver | m.SinkReportAck)]
         assert {one.sink for one in told} == {sink}
 
     def test_a_full_sink_holds_back_the_tasks_of_its_user_alone(self):

@@ -49,7 +49,7 @@ class Consumer:
         """Take in what has been sent since."""
         told = self.rig.told[self.client]
         for message in told[self.seen :]:
-            if isinstance(message, m.SinkTold):
+            if isinstance(message, m.SinkReportAck):
                 self.known = message.known
             if not isinstance(message, m.SinkDeliver) or message.number != self.received + 1:
                 continue

@@ -389,14 +389,16 @@ def test_queues_that_no_pool_serves_are_not_looked_at(monkeypatch):
         rig.submit(one=spec(queue=f"nobody's-{number}"))
     looked_at = []
     ventilator = rig.hub.ventilator
-    look = ventilator._dispatch_lineup
+    look = ventilator._dispatch_route_queue
     monkeypatch.setattr(
-        ventilator, "_dispatch_lineup", lambda lineup, *rest: (looked_at.append(lineup), look(lineup, *rest))
+        ventilator,
+        "_dispatch_route_queue",
+        lambda route_queue, *rest: (looked_at.append(route_queue), look(route_queue, *rest)),
     )
 
     (seq,) = rig.submit()
     assert [key[1] for key in rig.held[session]] == [seq]
-    assert {lineup.route[0] for lineup in looked_at} == {"default"}
+    assert {route_queue.route[0] for route_queue in looked_at} == {"default"}
 
     late = rig.join("late", instance=2, queues=["nobody's-3", "nobody's-4"])
     assert sorted(key[1] for key in rig.held[late]) == [4, 5]

@@ -213,12 +213,12 @@ def test_an_acknowledgement_is_taken_in_when_it_is_written(client):
     rig.write()
     told = len(rig.told[READER])
     one.ack(*seqs)
-    before = [said.reports for said in rig.told[READER][told:] if isinstance(said, m.SinkTold)]
+    before = [said.reports for said in rig.told[READER][told:] if isinstance(said, m.SinkReportAck)]
     assert before == [1], "of its first report, which has opened the sink"
     assert rig.outcomes() == {}
 
     rig.write()
-    assert rig.told[READER][-1] == m.SinkTold("s", 1, 2)
+    assert rig.told[READER][-1] == m.SinkReportAck("s", 1, 2)
     assert rig.outcomes() == (dict.fromkeys(seqs, "done") if client == "there" else {})
     again = after_death(rig)
     session = again.join()
@@ -237,10 +237,10 @@ def test_a_consumer_that_closes_waits_until_all_that_it_has_acknowledged_is_writ
     one.report(closed=True)
     one.say(3, [], closed=True)
     assert one.known
-    assert rig.told[READER][-1] == m.SinkTold("s", 1, 1)
+    assert rig.told[READER][-1] == m.SinkReportAck("s", 1, 1)
 
     rig.write()
-    assert rig.told[READER][-1] == m.SinkTold("s", 1, 3)
+    assert rig.told[READER][-1] == m.SinkReportAck("s", 1, 3)
 
 
 # --- answers ------------------------------------------------------------------------------------------------

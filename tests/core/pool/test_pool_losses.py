@@ -78,7 +78,7 @@ def test_its_error_tells_of_the_pools_and_of_the_cure(rig):
 
     (failure,) = [one for told in rig.told[1] if isinstance(told, m.Deliver) for one in told.failed][:1]
     assert failure.kind == "crash"
-    assert failure.text.startswith("5 pools died while they had it")
+    assert failure.text.startswith("5 pools died while they ran this task")
     assert "hub.pool_loss_limit" in failure.text
     assert failure.attempt == 5
     assert failure.history[0].startswith("attempt 2 on p: pool lost, links lost")

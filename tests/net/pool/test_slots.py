@@ -7,7 +7,7 @@ import pytest
 from taskmesh.core.pool.slots import SlotState
 from taskmesh.net.pool import slots as module
 from taskmesh.net.pool.slots import SHORT, SlotWait
-from taskmesh.pool.spin_wait import HABIT
+from taskmesh.pool.spin_wait import MIN_SHORT_WAITS
 from taskmesh.system.loop import Loop
 from tests.core.rig import PoolRig
 
@@ -47,7 +47,7 @@ def answers(pool, pipe, clock):
         pytest.skip("with one CPU nobody polls")
     answers = SlotWait(pool, pipe[0])
     pool.slots[0].state, pool.slots[0].count = SlotState.UP, 1
-    for _ in range(HABIT):
+    for _ in range(MIN_SHORT_WAITS):
         assert not answers.came()
         clock.now += SHORT / 2
         answers.awake()
@@ -84,7 +84,7 @@ def test_where_answers_are_long_in_coming_it_is_not_polled_for(pool, pipe, clock
     answers = SlotWait(pool, pipe[0])
     pool.slots[0].count = 1
     os.write(pipe[1], b"x")
-    for _ in range(3 * HABIT):
+    for _ in range(3 * MIN_SHORT_WAITS):
         assert not answers.came()
         clock.now += 2 * SHORT
         answers.awake()
