@@ -13,7 +13,8 @@ from taskmesh.client.client import Client, check_slots
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.options import Chunksize, OptionValues, is_count
-from taskmesh.client.submitter import Submitter, client_of, start_map
+from taskmesh.client.results import Results
+from taskmesh.client.submitter import Submitter, check_timeout, client_of, start_map
 from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
@@ -115,15 +116,15 @@ class MeshExecutor(Executor):
         self._check()
         if is_count(buffersize) and is_count(chunksize):
             buffersize *= chunksize
+        check_timeout(timeout)
         items = MapItems.of(iterables, lazily=buffersize is not None)
-        results = start_map(self._mesh, fn, items, timeout, chunksize, buffersize, ordered=True)
-        results.owner = self
+        job = start_map(self._mesh, fn, items, chunksize, buffersize, ordered=True)
         with self._lock:
-            self._maps = [*(job for job in self._maps if job.active), results.job]
+            self._maps = [*(other for other in self._maps if other.active), job]
         if self._shut:
-            results.job.stop()
-            self._refuse(results.job.futures)
-        return results
+            job.stop()
+            self._refuse(job.futures)
+        return Results(job, timeout, owner=self)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks, and wait for those that were submitted.
@@ -162,9 +163,9 @@ class MeshExecutor(Executor):
     def _finish(self) -> None:
         try:
             for job in self._maps:
-                while job.active:
+                while job.active and self._client.table.refusal is None:
                     wait_for(job.futures)
-                    job.work(draw=False)
+                    self._client.map_thread.flush()
             wait_for(self._futures)
         except BaseException:  # Ctrl-C while it waits
             self._give_up()

@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 
@@ -36,19 +37,26 @@ class CallbackThread:
                 return False
             for job in jobs:  # before `close`, if it comes: behind its None they would be lost
                 self._jobs.put(job)
-            if self._thread is None:
-                self._start()
+            with suppress(RuntimeError):  # the next job tries again
+                self.start()
             return True
 
-    def _start(self) -> None:
-        """Start the thread; if the system has none to give, the next job tries again."""
-        self._thread = threading.Thread(
-            target=self.context.run, args=(self._work,), name=self._name, daemon=True
-        )
-        try:
-            self._thread.start()
-        except RuntimeError:  # a shortage, or the interpreter is ending and starts no more threads
-            self._thread = None
+    def start(self) -> None:
+        """Start the thread, if it has not been started.
+
+        Raises:
+            RuntimeError: the system has none to give, or the interpreter is ending and starts no more.
+        """
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self.context.run, args=(self._work,), name=self._name, daemon=True
+                )
+                try:
+                    self._thread.start()
+                except RuntimeError:
+                    self._thread = None
+                    raise
 
     @property
     def is_here(self) -> bool:

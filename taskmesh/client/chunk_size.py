@@ -33,7 +33,6 @@ class ChunkSizer:
             bound: items that may be on their way at a time, None for no bound.
         """
         self._slots = slots
-        self._fixed = chunksize
         self._item_s: float | None = None
         self._item_bytes = 1.0
         self._proven = 1
@@ -42,8 +41,10 @@ class ChunkSizer:
             self._most = min(self._most, total // (4 * slots))
         if bound is not None:
             self._most = min(self._most, bound // (2 * slots))
-        self._most = max(1, self._most)
-        self.ahead: float = _FEW * slots if chunksize is None else math.inf
+        self._fixed = chunksize
+        if self._most <= 1:  # there is nothing to measure for
+            self._fixed = chunksize or 1
+        self.ahead: float = _FEW * slots if self._fixed is None else math.inf
 
     def size(self, left: int | None) -> int:
         """Return the items of the next chunk; fewer if few are `left`, so that all slots end together."""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending_table import PendingTable, is_detached
 from taskmesh.config import MOST_SLOTS, Config
@@ -33,9 +34,10 @@ from taskmesh.outcomes.outcome import arrived
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.pool.nested import in_slot
 from taskmesh.schedule import declarations, declarers
-from taskmesh.serialize.code import FunctionCodec
+from taskmesh.serialize.code import Carried, FunctionCodec
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.upstream import Collection, value_of
+from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
 from taskmesh.wire.schedules import Declaration
 
@@ -51,14 +53,14 @@ _TOO_LATE = (
 _IMPORTING = "<frozen importlib._bootstrap>"
 
 
+Call: TypeAlias = tuple[OpenRun, Payload, Edges | None]
+"""A task as the pending table takes it."""
+
+
 class OpenMap(Protocol):
     """A map that has not submitted all of its items yet."""
 
     def stop(self) -> None: ...
-
-    def resume(self) -> None:
-        """Go on, in case an interrupt has stopped it."""
-        ...
 
 
 class Remains(NamedTuple):
@@ -87,6 +89,7 @@ class Client:
         config: the settings.
         table: tasks without an outcome.
         callbacks: where done-callbacks run.
+        map_thread: where maps submit, and take in what has ended.
         wired: payloads travel over a wire to another process.
         max_payload: bytes of one payload at most, 0 for any number.
         result_codec: PICKLE or SAFE, the encoding of results.
@@ -101,6 +104,7 @@ class Client:
         self._role = role
         self._slot = slot
         self.callbacks = CallbackThread()
+        self.map_thread = CallbackThread("taskmesh-maps")
         self.table = PendingTable(config.client, self.callbacks, self.open)
         self.codec = FunctionCodec()
         self.closed = False
@@ -324,6 +328,25 @@ class Client:
             )
         return payload, Edges(needs.values(), run.after)
 
+    def call_of(
+        self, run: OpenRun, function: EncodedFunction, carried: tuple[Carried, ...], args: tuple[Any, ...]
+    ) -> Call:
+        """Return a call with an item of a map or a pipe, as the table takes it.
+
+        Raises:
+            ConfigError: its limits have no key for these arguments; or as `collect`, as for the others.
+        """
+        if function.options.by is not None:
+            run = function.parted(function.part_of(args, {}), run.group)
+        args += carried
+        try:
+            payload = dumps_call(args, {}, where=run.spec.name, memfd=self.table.memfd)
+        except FutureFound:
+            return run, *self.collect(run, args, {})
+        if self.max_payload:  # two calls less for each item of an embedded mesh
+            check_size(payload, self.max_payload, f"the call of {run.spec.name}", args)
+        return run, payload, None
+
     def check_options(self, options: TaskOptions) -> None:
         """Refuse tasks that this mesh can never run, or not as they ask for.
 
@@ -393,10 +416,9 @@ class Client:
         """Wait until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
-        for job in list(self.maps):
-            job.resume()
         while self.table.refusal is None:
             self.table.wait_idle(self.maps)
+            self.map_thread.flush()
             self.callbacks.flush()  # a callback may submit more
             if all(map(is_detached, self.table.unended)) and not self.maps:
                 return
@@ -422,7 +444,8 @@ class Client:
                 self.table.attach(None)  # an embedded hub and pool would live as long as a closed mesh
         finally:
             self.table.refuse(reason)  # of what is left to the hub: until now outcomes came, and were taken
-            self.callbacks.close(0.2 if cancel or reason else None)
+            for thread in (self.map_thread, self.callbacks):
+                thread.close(0.2 if cancel or reason else None)
             _open_clients.discard(self)
 
 

@@ -34,46 +34,35 @@ class MapItems:
     def of(cls, iterables: tuple[Iterable[Any], ...], *, lazily: bool) -> MapItems:
         """Return the items of iterables side by side; unless `lazily`, all of them are drawn now."""
         if len(iterables) == 1:
-            return cls._single(iterables[0], lazily=lazily)
+            [iterable] = iterables
+            return cls.drawn(iter(iterable), starred=False) if lazily else cls._slices(_kept(iterable))
         if lazily:
             return cls.drawn(zip(*iterables))  # noqa: B905  the shortest ends it
         if iterables and all(isinstance(iterable, list | tuple | range | str) for iterable in iterables):
-            columns = tuple(_kept(iterable) for iterable in iterables)
-        else:  # one of them may be endless; of none, as Executor.map has it, nothing is made
-            return cls.listed(list(zip(*iterables)))  # noqa: B905
-        position = 0
-
-        def draw(count: int) -> Sequence[Any]:
-            nonlocal position
-            start, position = position, position + count
-            return list(zip(*(column[start:position] for column in columns)))  # noqa: B905
-
-        return cls(draw, min(map(len, columns)), starred=True)
+            columns = [_kept(iterable) for iterable in iterables]
+            return cls.drawn(zip(*columns), total=min(map(len, columns)))  # noqa: B905
+        # one of them may be endless; of none, as Executor.map has it, nothing is made
+        return cls.listed(list(zip(*iterables)))  # noqa: B905
 
     @classmethod
-    def _single(cls, iterable: Iterable[Any], *, lazily: bool) -> MapItems:
-        if lazily:
-            return cls.drawn(iter(iterable), starred=False)
-        column = _kept(iterable)
+    def _slices(cls, column: Sequence[Any]) -> MapItems:
         position = 0
 
         def draw(count: int) -> Sequence[Any]:
             nonlocal position
             start, position = position, position + count
-            items: Sequence[Any] = column[start:position]
-            return items
+            return column[start:position]
 
         return cls(draw, len(column), starred=False)
 
     @classmethod
     def listed(cls, calls: list[tuple[Any, ...]]) -> MapItems:
-        rest = iter(calls)
-        return cls(lambda count: list(islice(rest, count)), len(calls), starred=True)
+        return cls.drawn(iter(calls), total=len(calls))
 
     @classmethod
-    def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> MapItems:
+    def drawn(cls, items: Iterator[Any], *, total: int | None = None, starred: bool = True) -> MapItems:
         """Return the items of an iterator, which may have no end."""
-        return cls(lambda count: islice(items, count), None, starred=starred)
+        return cls(lambda count: islice(items, count), total, starred=starred)
 
     def draw(self, count: int) -> Sequence[Any]:
         """Return up to `count` items; fewer at the end. An error of the iterator is kept for its place."""

@@ -1,28 +1,28 @@
 """A map: it turns items into chunks, submits them as results make room, and splits chunks that crashed.
 
-The consumer does the work while it waits for results, else the callback thread does. An iterable with a
-`buffersize` is drawn by the consumer alone, as Executor.map does.
+One thread of the client submits for all of its maps, while their consumers wait or are away. An iterable with
+a `buffersize` is drawn by its consumer, as Executor.map does, who submits what he has drawn.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
 from taskmesh.client.chunk_size import ChunkSizer
-from taskmesh.client.client import Client
+from taskmesh.client.client import Call, Client
 from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.items import MapItems
-from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
+from taskmesh.client.results import Outcomes
+from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.code import Carried
-from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_chunk
+from taskmesh.serialize.payload import check_size, dumps_chunk
 from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import Failed
 
@@ -30,10 +30,10 @@ _CRASHES = frozenset({"crash", "oom", "hard_timeout"})
 
 
 class Chunk:
-    """MapItems that travel together, and what became of them.
+    """Items that travel together, and what became of them.
 
     Attributes:
-        items: as the source gave them; None once they are not needed any more.
+        items: as they were drawn; None once they are not needed any more.
         count: how many they are.
         future: of the task that they are; None when it could not be submitted for `error`.
         parts: what it was split into.
@@ -41,10 +41,9 @@ class Chunk:
         completed: it has its outcome.
     """
 
-    __slots__ = ("_job", "completed", "count", "error", "future", "items", "parts", "result")
+    __slots__ = ("completed", "count", "error", "future", "items", "parts", "result")
 
-    def __init__(self, job: MapJob, items: Sequence[Any]) -> None:
-        self._job = job
+    def __init__(self, items: Sequence[Any]) -> None:
         self.items: Sequence[Any] | None = items
         self.count = len(items)
         self.future: TaskFuture[Any] | None = None
@@ -53,18 +52,32 @@ class Chunk:
         self.result: ChunkResult | None = None
         self.completed = False
 
-    def __call__(self, future: object) -> None:
-        """Report the end of the task; the port's thread calls this."""
-        self._job.arrive(self)
+    def outcomes(self) -> Outcomes:
+        """Return what its items have become, rebuilt in the consumer's thread."""
+        future, error, result = self.future, self.error, self.result
+        if future is not None and not future.cancelled():
+            error = future.exception()
+            if error is None:
+                value = future.result()
+                if self.count == 1:
+                    return [value], {}
+                result = value
+        if result is not None:
+            return result.values, result.errors
+        return [None] * self.count, dict.fromkeys(range(self.count), error or CancelledError())
 
 
 class MapJob:
-    """One map on its way.
+    """One map on its way: the source of its results.
 
-    Attributes:
-        source: the items that are left.
-        wakeup: set when the consumer should look.
-        is_consumer_waiting: the consumer waits, and will do the work itself.
+    Args:
+        client: where its chunks are submitted.
+        encoded, carried: the function, with its options, and what it carries.
+        group: the group of its tasks.
+        items: those that are left.
+        sizer: tells how many make a chunk.
+        ordered: results come in the order of the items.
+        buffersize: items that may be drawn and not yet given out; None: all have been drawn.
     """
 
     def __init__(
@@ -72,48 +85,47 @@ class MapJob:
         client: Client,
         encoded: EncodedFunction,
         carried: tuple[Carried, ...],
-        source: MapItems,
+        group: int,
+        items: MapItems,
         sizer: ChunkSizer,
         *,
-        ordered: bool = True,
-        buffersize: int | None = None,
-        group: int = 0,
+        ordered: bool,
+        buffersize: int | None,
     ) -> None:
-        self.source = source
-        self.wakeup = LockEvent()
-        self.is_consumer_waiting = False
-        self._client = client
+        self.client = client
+        self.items = items
         self._sizer = sizer
         self._ordered = ordered
         self._buffersize = buffersize
         self._ready: deque[Chunk] = deque()  # all of them in order, or those with their outcome
-        self._untaken = 0
-        self._held = 0
         self._flying: set[Chunk] = set()
         self._arrivals: deque[Chunk] = deque()
-        self._scheduled = False  # the callback thread has a job to work here
-        self._torn = False  # an interrupt may have lost a chunk, which must not be waited for
-        self._asked = 0  # calls of `work` that a thread has to answer, which is at it until there are none
-        self._turn = threading.Lock()  # for `_asked`
-        group = group or client.new_group()
+        self._wakeup = LockEvent()
+        self._scheduled = False  # the thread of the maps has been told to work here
+        self._submitted = False  # all that there will be
+        self._cancelled = False
+        self._held = 0  # items drawn, and not given out
+        self._taken = 0  # items in the consumer's hand
+        self._group = group
         self._single: OpenRun = encoded.grouped(group)
         self._chunk: OpenRun = encoded.chunked(group)
         self._encoded = encoded
         self._carried = carried
-        self._group = group
         self._early = encoded.options.acks == "early"
         self._retries = bool(encoded.options.retries.max) and not self._early
 
     @property
     def label(self) -> str:
-        return self._single.spec.name
+        return f"the map of {self._single.spec.name}"
+
+    @property
+    def failure(self) -> BaseException | None:
+        return self.items.failure
 
     @property
     def active(self) -> bool:
         """True if it will submit more by itself, or waits for the end of chunks."""
-        if self._torn or self._is_forked:
-            return False
-        return bool(self._flying) or (self._buffersize is None and not self.source.exhausted)
+        return not self._cancelled and bool(self._flying or not (self._submitted or self._buffersize))
 
     @property
     def futures(self) -> list[TaskFuture[Any]]:
@@ -122,8 +134,8 @@ class MapJob:
 
     @property
     def ended(self) -> bool:
-        """True if all chunks have been taken, or an interrupt has lost the rest."""
-        return self._torn or (self.source.exhausted and not self._untaken)
+        """True if there are no more results."""
+        return self._submitted and not self._flying and not self._ready
 
     def start(self) -> None:
         """Submit the first chunks, in the caller's thread.
@@ -132,141 +144,116 @@ class MapJob:
             MeshClosed: the mesh is closed; or why it cannot be opened.
         """
         try:
-            self._client.open()
+            self.client.open()
+            self.client.map_thread.start()
             if self._buffersize is None:
-                self._client.maps.add(self)
-            self.work(draw=True)
+                self.client.maps.add(self)
+            self._scheduled = True  # by this thread, which does the first of the work
+            self._submit_more()
+            self._scheduled = False
+            if self._arrivals or not (self._submitted or self._buffersize):
+                self._schedule()
         except BaseException:  # Ctrl-C: the caller gets nothing that could be closed
             self.cancel()
             raise
 
     def stop(self) -> None:
-        self.source.exhausted = True
-        self._client.maps.discard(self)
-        self._client.table.nudge()
-        self.wakeup.set()
+        """Submit no more items."""
+        self.items.exhausted = self._submitted = True
+        self.client.maps.discard(self)
+        self.client.table.nudge()
+        self._wakeup.set()
 
     def cancel(self) -> None:
         """Submit no more items, and cancel those that have no outcome yet."""
+        self._cancelled = True
         self.stop()
-        self._client.table.cancel(self.futures)
+        self.client.table.cancel(self.futures)
 
     # --- the consumer's side
 
-    def check_process(self) -> None:
-        """Refuse to go on in a forked child, where nothing arrives and a lock may stay held for ever.
-
-        Raises:
-            ForkedMeshError: this is one.
-        """
-        if self._is_forked:
-            raise ForkedMeshError("this map belongs to the parent process: call map() of a mesh opened here")
-
-    @property
-    def _is_forked(self) -> bool:
-        return isinstance(self._client.table.refusal, ForkedMeshError)
-
-    def take(self) -> Chunk | None:
-        """Return the next chunk with its outcome, None if that is not here yet."""
+    def take(self) -> Outcomes | None:
+        """Draw items for which there is room, if that is left to the consumer; return the next outcomes."""
+        self._held -= self._taken
+        self._taken = 0
+        self._wakeup.clear()
+        if self._buffersize is not None:
+            self._submit_more()
         ready = self._ready
         while ready and (parts := ready[0].parts) is not None:
             ready.popleft()
             ready.extendleft(reversed(parts))
-        if ready and ready[0].completed:
-            self._untaken -= 1
-            return ready.popleft()
-        return None
+        if not ready or not ready[0].completed:
+            return None
+        chunk = ready.popleft()
+        self._taken = chunk.count
+        return chunk.outcomes()
 
-    def interrupted(self) -> None:
-        """Cancel the rest after Ctrl-C has struck the consumer.
-
-        At a prompt the traceback keeps the iterator of a `for` loop, which the user cannot reach to close it:
-        the rest would go on running, and later tasks would queue behind it.
-        """
-        if self._flying or not self.source.exhausted:
-            self._break_off("its results were waited for")
-
-    def given(self, count: int) -> None:
-        """Make room for others after all results of a chunk have gone to the user."""
-        self._held -= count
-
-    # --- the port's side
-
-    def arrive(self, chunk: Chunk) -> None:
-        self._arrivals.append(chunk)
-        self.wakeup.set()
-        if not self.is_consumer_waiting:
-            self.schedule()
-
-    def schedule(self) -> None:
-        """Leave the work, if there is any, to the callback thread."""
-        if self._arrivals and not self._scheduled:
-            self._scheduled = True
-            self._client.callbacks.put((self._work_unattended,))
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until the thread of the maps has been at work; return False after `timeout` seconds."""
+        return self._wakeup.wait(timeout)
 
     # --- the work
 
-    def work(self, *, draw: bool) -> None:
-        """Take arrivals in and submit what there is room for, or leave that to the thread that is at it."""
-        mine = False
-        try:
-            with self._turn:  # no interrupt comes between this and the count, as it may after acquire()
-                mine = not self._asked
-                self._asked += 1
-            while mine:
-                asked = self._asked
-                self._take_turn(draw=draw)
-                with self._turn:
-                    self._asked -= asked
-                    mine = self._asked > 0
-        finally:
-            if mine:  # an interrupt has come upon the work
-                try:
-                    self._tear()
-                finally:
-                    self._asked = 0
+    def _arrive(self, chunk: Chunk) -> None:
+        """Take in a chunk whose task has ended, or could not be submitted.
 
-    def resume(self) -> None:
-        """Have the callback thread do work that an interrupt may have left undone."""
-        self._client.callbacks.put((self._work_unattended,))
+        The port's thread calls this, and leaves to the thread of the maps what may wait, or run user code.
+        """
+        future = chunk.future
+        origin = None if future is None or future.cancelled() else future._origin
+        again = False
+        if isinstance(origin, Success):
+            self._sizer.observe_time(chunk.count, origin.seconds)
+            again = self._retries
+        elif isinstance(origin, Failed) and future is not None:
+            future._retrieved()  # by the map, which raises it in its place
+            again = origin.kind == "argument" or (origin.kind in _CRASHES and not self._early)
+        if again and chunk.count > 1:
+            self._arrivals.append(chunk)
+        else:
+            self._finish(chunk)
+        if self._arrivals or not (self._submitted or self._buffersize):
+            self._schedule()
 
-    def _take_turn(self, *, draw: bool) -> None:
-        """Do the work once, in the only thread that is at it."""
-        while True:
-            while self._arrivals:
-                self._complete(self._arrivals.popleft())
-            if draw or self._buffersize is None:
-                self._submit_more()
-            if not self._arrivals:  # of chunks that could not be submitted
-                break
-        if self.source.exhausted and not self._flying and self in self._client.maps:
-            self.stop()  # here: no other thread has drawn items meanwhile
+    def _finish(self, chunk: Chunk) -> None:
+        """Take in the outcome of a chunk."""
+        chunk.items = None
+        chunk.completed = True
+        if not self._ordered:
+            self._ready.append(chunk)
+        self._take_off(chunk)
 
-    def _tear(self) -> None:
-        """Give the rest up after an interrupt of the work, which may have lost a chunk."""
-        self._torn = True
-        lost = [chunk for chunk in self._flying if chunk.future is None and chunk not in self._arrivals]
-        self._arrivals.extend(lost)
-        self._break_off("it submitted items")
+    def _take_off(self, chunk: Chunk) -> None:
+        self._flying.discard(chunk)  # after all else: a consumer that finds nothing more has seen the end
+        if self._submitted and not self._flying and self in self.client.maps:
+            self.stop()
+        self._wakeup.set()
 
-    def _break_off(self, when: str) -> None:
-        if self.source.failure is None:
-            self.source.failure = CancelledError(
-                f"the map of {self.label} was interrupted while {when}, and the rest of it was "
-                "cancelled: call map() again for what is missing"
-            )
-        self.cancel()
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            if not self.client.map_thread.put((self._work,)):  # the mesh has closed: little is left to do
+                self._work()
 
-    def _work_unattended(self) -> None:
+    def _work(self) -> None:
+        """Submit what there is room for, and what has to run again; the thread of the maps calls this."""
         self._scheduled = False
-        self.work(draw=False)
-        self.wakeup.set()  # a consumer that came meanwhile left the work to us, and we may not draw for it
+        while self._arrivals:
+            chunk = self._arrivals.popleft()
+            if self.client.closed:
+                self._finish(chunk)
+            elif isinstance(chunk.future, TaskFuture) and isinstance(chunk.future._origin, Success):
+                self._retry(chunk, chunk.future)
+            else:
+                self._split(chunk)
+        if self._buffersize is None:
+            self._submit_more()
 
     def _submit_more(self) -> None:
-        source = self.source
-        bound = self._buffersize
-        while not source.exhausted:
-            size = self._sizer.size(source.left)
+        items, bound = self.items, self._buffersize
+        while not items.exhausted:
+            size = self._sizer.size(items.left)
             if bound is None:
                 if len(self._flying) >= self._sizer.ahead:
                     return
@@ -274,123 +261,87 @@ class MapJob:
                 size = min(size, bound)
                 if self._held and self._held + size > bound:
                     return
-            items = source.draw(size)
-            if items:
-                chunk = Chunk(self, items)
+            drawn = items.draw(size)
+            if drawn:
+                self._held += len(drawn)
+                chunk = Chunk(drawn)
                 if self._ordered:
                     self._ready.append(chunk)
                 self._submit(chunk)
+        if not self._submitted:
+            self._submitted = True
+            if not self._flying:
+                self.stop()
 
     def _submit(self, chunk: Chunk, run: OpenRun | None = None) -> None:
         """Submit a chunk. Its error, if that fails, is the outcome."""
-        self._untaken += 1
-        self._held += chunk.count
         self._flying.add(chunk)
         try:
-            chunk.future = self._put(chunk.items or [], run or self._single)
+            chunk.future = self.client.table.put(*self._call(chunk.items or (), run or self._single))
         except (TooLarge, FutureFound) as error:
             if chunk.count > 1:
-                self._flying.discard(chunk)
                 self._split(chunk)
                 return
             chunk.error = error
         except Exception as error:  # noqa: BLE001  raised in its place
             chunk.error = error
             if not isinstance(error, SerializationError):  # it is not this item, it is the mesh
-                self.source.exhausted = True
+                self.items.exhausted = True
         except BaseException as error:
-            if not self._client.callbacks.is_here:  # an interrupt of the caller's own
+            if not self.client.map_thread.is_here:  # an interrupt of the caller's own
+                self._finish(chunk)
                 raise
-            chunk.error = error  # raised by an item; the callback thread has no caller to raise it to
-        finally:
-            if chunk.parts is None and (chunk.future is None or not chunk.future._watch(chunk)):
-                self._arrivals.append(chunk)
+            chunk.error = error  # raised by an item; the thread has no caller to raise it to
+        if chunk.future is None or not chunk.future._watch(lambda _: self._arrive(chunk)):
+            self._arrive(chunk)
+        elif self._cancelled:  # meanwhile
+            chunk.future.cancel()
 
-    def _put(self, items: Sequence[Any], run: OpenRun) -> TaskFuture[Any]:
-        memfd = self._client.table.memfd
-        starred = self.source.starred
-        label = self.label
+    def _call(self, items: Sequence[Any], run: OpenRun) -> Call:
+        client, starred = self.client, self.items.starred
         first: tuple[Any, ...] = items[0] if starred else (items[0],)
-        if len(items) > 1:
-            payload = dumps_chunk(items, self._carried, where=label, memfd=memfd, starred=starred)
-            self._sizer.observe_bytes(len(items), len(payload) - sum(map(len, self._carried)))
-            self._check_size(payload, first)
-            return self._client.table.put(self._chunk, payload)
-        if run is self._single and self._encoded.options.by is not None:
-            run = self._encoded.parted(self._encoded.part_of(first, {}), self._group)
-        first += self._carried
-        try:
-            payload = dumps_call(first, {}, where=label, memfd=memfd)
-        except FutureFound:
-            return self._client.table.put(run, *self._client.collect(run, first, {}))
-        self._check_size(payload, first)
-        return self._client.table.put(run, payload)
-
-    def _check_size(self, payload: Payload, first: tuple[Any, ...]) -> None:
-        if self._client.max_payload:  # two calls less for each chunk of an embedded mesh
-            check_size(payload, self._client.max_payload, f"the call of {self.label}", first)
-
-    def _complete(self, chunk: Chunk) -> None:
-        self._flying.discard(chunk)
-        future = chunk.future
-        origin = None if future is None or future.cancelled() else future._origin
-        if isinstance(origin, Success):
-            self._sizer.observe_time(chunk.count, origin.seconds)
-            if self._retries and chunk.count > 1 and self._retry(chunk):
-                return
-        elif isinstance(origin, Failed) and future is not None:
-            future._retrieved()  # by the map, which raises it in its place
-            if self._should_split(chunk, origin):
-                self._split(chunk)
-                return
-        chunk.items = None
-        chunk.completed = True
-        if not self._ordered:
-            self._ready.append(chunk)
-
-    def _should_split(self, chunk: Chunk, failed: Failed) -> bool:
-        if chunk.count == 1 or chunk.items is None or self._client.closed:
-            return False
-        return failed.kind == "argument" or (failed.kind in _CRASHES and not self._early)
+        if len(items) == 1:
+            return client.call_of(run, self._encoded, self._carried, first)
+        name, memfd = self._single.spec.name, client.table.memfd
+        payload = dumps_chunk(items, self._carried, where=name, memfd=memfd, starred=starred)
+        self._sizer.observe_bytes(len(items), len(payload) - sum(map(len, self._carried)))
+        check_size(payload, client.max_payload, f"the call of {name}", first)
+        return self._chunk, payload, None
 
     def _split(self, chunk: Chunk) -> None:
         """Submit each item as a task of its own, so that only the guilty one is blamed."""
-        items = chunk.items or []
-        chunk.items = None
-        self._untaken -= 1
-        self._held -= chunk.count
-        parts = [Chunk(self, [item]) for item in items]
+        parts = [Chunk([item]) for item in chunk.items or ()]
         for part in parts:
             self._submit(part)
-        chunk.parts = parts
+        self._replace(chunk, parts)
 
-    def _retry(self, chunk: Chunk) -> bool:
-        """Submit the items that failed and may be tried again, each alone; return False if there are none."""
-        items, future = chunk.items, chunk.future
-        if items is None or future is None or self._client.closed:
-            return False
-        try:
-            result: ChunkResult = future.result()
-        except Exception:  # noqa: BLE001  nothing of it can be rebuilt: the consumer gets the error
-            return False
-        if not result.retryable:
-            return False
+    def _replace(self, chunk: Chunk, parts: list[Chunk]) -> None:
         chunk.items = None
-        self._untaken -= 1
-        self._held -= chunk.count
+        chunk.parts = parts
+        self._take_off(chunk)
+
+    def _retry(self, chunk: Chunk, future: TaskFuture[ChunkResult]) -> None:
+        """Submit the items that failed and may be tried again, each alone."""
+        items = chunk.items or ()
+        try:
+            result = future.result()
+        except Exception:  # noqa: BLE001  nothing of it can be rebuilt: the consumer gets the error
+            self._finish(chunk)
+            return
+        if not result.retryable:
+            self._finish(chunk)
+            return
         parts: list[Chunk] = []
         start = 0
-        for index, seconds in sorted(result.retryable.items()):
+        for index, seconds in [*sorted(result.retryable.items()), (chunk.count, 0.0)]:
             if start < index:
                 parts.append(self._part(result, start, index))
-            part = Chunk(self, [items[index]])
-            self._submit(part, self._encoded.retried(self._group, self._retry_delay(seconds)))
-            parts.append(part)
+            if index < chunk.count:
+                part = Chunk([items[index]])
+                self._submit(part, self._encoded.retried(self._group, self._retry_delay(seconds)))
+                parts.append(part)
             start = index + 1
-        if start < chunk.count:
-            parts.append(self._part(result, start, chunk.count))
-        chunk.parts = parts
-        return True
+        self._replace(chunk, parts)
 
     def _retry_delay(self, seconds: float) -> float:
         """Return the seconds before a second attempt: those that the task has asked for, or the policy's."""
@@ -402,13 +353,8 @@ class MapJob:
 
     def _part(self, result: ChunkResult, start: int, end: int) -> Chunk:
         """Return consecutive items of a chunk that need no further attempt."""
-        part = Chunk(self, ())
-        part.count = end - start
+        part = Chunk(range(start, end))
         errors = {index - start: error for index, error in result.errors.items() if start <= index < end}
         part.result = ChunkResult(result.values[start:end], errors, {})
-        part.completed = True
-        self._untaken += 1
-        self._held += part.count
-        if not self._ordered:
-            self._ready.append(part)
+        self._finish(part)
         return part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
@@ -12,9 +12,9 @@ from taskmesh.client.client import Client
 from taskmesh.client.functions import EncodedFunction, FunctionTable
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
-from taskmesh.client.map_results import AsyncMapResults, MapResults
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
-from taskmesh.client.pipe import PipeResults, Stages
+from taskmesh.client.pipe import Pipe
+from taskmesh.client.results import AsyncResults, Results
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
@@ -211,17 +211,10 @@ class Submitter:
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
+        check_timeout(timeout)
         items = MapItems.of(iterables, lazily=buffersize is not None)
-        return start_map(
-            self,
-            fn,
-            items,
-            timeout,
-            chunksize,
-            buffersize,
-            ordered=ordered,
-            return_exceptions=return_exceptions,
-        )
+        job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered)
+        return Results(job, timeout, owner=self, return_exceptions=return_exceptions)
 
     @overload
     def amap(
@@ -260,7 +253,7 @@ class Submitter:
         The map begins with the first result that is asked for. Another thread draws the iterables and
         rebuilds the results. Cancelling the wait for a result cancels the rest of the map.
         """
-        return AsyncMapResults(cast(Callable[[], MapResults[Any]], partial(self.map, fn, *iterables, **how)))
+        return AsyncResults(cast(Callable[[], Results[Any]], partial(self.map, fn, *iterables, **how)))
 
     @overload
     def starmap(
@@ -297,18 +290,11 @@ class Submitter:
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Map as `map` does, over arguments that are tuples already: `fn(*item)` for each item."""
+        check_timeout(timeout)
         calls = map(tuple, iterable)
         items = MapItems.listed(list(calls)) if buffersize is None else MapItems.drawn(calls)
-        return start_map(
-            self,
-            fn,
-            items,
-            timeout,
-            chunksize,
-            buffersize,
-            ordered=ordered,
-            return_exceptions=return_exceptions,
-        )
+        job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered)
+        return Results(job, timeout, owner=self, return_exceptions=return_exceptions)
 
     def pipe(
         self,
@@ -344,17 +330,13 @@ class Submitter:
             raise TypeError("pipe() takes items and at least one task")
         if not is_count(buffersize):
             raise ConfigError(f"buffersize has to be a number of items >= 1, not {buffersize!r}")
-        if not _is_timeout(timeout):
-            raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
-        return PipeResults(
-            _stages(self, tasks),
-            iter(items),
-            buffersize,
-            self,
-            ordered=ordered,
-            timeout=timeout,
-            return_exceptions=return_exceptions,
+        check_timeout(timeout)
+        client, last = self._client, len(tasks) - 1
+        stages = [_stage(self, task, at, is_last=at == last) for at, task in enumerate(tasks)]
+        pipe = Pipe(
+            client, iter(items), stages, self._group or client.new_group(), buffersize, ordered=ordered
         )
+        return Results(pipe, timeout, owner=self, return_exceptions=return_exceptions)
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
         """Return a submitter to the same mesh with these options, which go before the tasks' own.
@@ -365,13 +347,6 @@ class Submitter:
         submitter = Submitter(self._client, {**self._options, **options}, owner=self, group=self._group)
         submitter._put = self._put
         return submitter
-
-
-def _stages(submitter: Submitter, tasks: Sequence[Callable[..., Any]]) -> Stages:
-    """Return the tasks of a pipe. Raises ConfigError as `pipe` does."""
-    client, last = submitter._client, len(tasks) - 1
-    encoded = [_stage(submitter, task, at, is_last=at == last) for at, task in enumerate(tasks)]
-    return Stages(client, encoded, submitter._group or client.new_group())
 
 
 def _stage(
@@ -404,39 +379,30 @@ def start_map(
     submitter: Submitter,
     fn: Callable[..., Any],
     items: MapItems,
-    timeout: float | None,
     chunksize: Chunksize,
     buffersize: int | None,
     *,
     ordered: bool,
-    return_exceptions: bool = False,
-) -> MapResults[Any]:
+) -> MapJob:
     """Start a map: the common part of `map`, `starmap` and `MeshExecutor.map`. Raises as `map` does."""
     fixed = fixed_chunksize(chunksize)
     if buffersize is not None and not is_count(buffersize):
         raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
-    if not _is_timeout(timeout):
-        raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
     encoded, carried = submitter._functions.encoded(fn)
     if encoded.options.key is not None:
         raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
     client = submitter._client
     if not encoded.options.is_chunkable or client.result_codec == SAFE:
         fixed = 1
-    job = MapJob(
-        client,
-        encoded,
-        carried,
-        items,
-        ChunkSizer(client.slots(), items.left, fixed or None, buffersize),
-        ordered=ordered,
-        buffersize=buffersize,
-        group=submitter._group,
-    )
+    sizer = ChunkSizer(client.slots(), items.left, fixed or None, buffersize)
+    group = submitter._group or client.new_group()
+    job = MapJob(client, encoded, carried, group, items, sizer, ordered=ordered, buffersize=buffersize)
     job.start()
-    return MapResults(job, timeout, owner=submitter, return_exceptions=return_exceptions)
+    return job
 
 
-def _is_timeout(value: object) -> bool:
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return value is None or (is_number and value == value)  # noqa: PLR0124  nan is no number of seconds
+def check_timeout(timeout: object) -> None:
+    """Raise ConfigError if this is no number of seconds, nor None."""
+    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and timeout == timeout):  # noqa: PLR0124  nan is none
+        raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")

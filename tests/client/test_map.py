@@ -253,6 +253,14 @@ def test_map_in_a_callback_works_while_the_delivery_thread_is_busy_with_it(mesh)
     assert results == [list(range(3000))]
 
 
+def test_map_goes_on_while_a_callback_waits(mesh):
+    gate = threading.Event()
+    mesh.submit(stay, 1).add_done_callback(lambda _: gate.wait(WAIT_S))
+
+    assert list(mesh.map(stay, range(3000), timeout=WAIT_S)) == list(range(3000))
+    gate.set()
+
+
 def test_map_is_waited_for_by_a_clean_exit(make_mesh, opened):
     mesh = make_mesh()
 
@@ -260,19 +268,6 @@ def test_map_is_waited_for_by_a_clean_exit(make_mesh, opened):
     mesh.close()
 
     assert len(opened.last.ran) == 5000
-
-
-def test_map_that_an_interrupt_has_left_unscheduled_is_resumed_by_a_clean_exit(make_mesh, opened):
-    mesh = make_mesh()
-    mesh.submit(stay, 0).result(WAIT_S)
-    opened.last.gate.clear()
-    results = mesh.map(stay, range(5000), chunksize=1)
-    results.job._scheduled = True  # as when Ctrl-C comes before the job is queued
-    opened.last.release()
-
-    mesh.close()
-
-    assert list(results) == list(range(5000))
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

@@ -57,5 +57,5 @@ def test_input_that_asks_its_own_map_for_a_result_is_refused(mesh):
     results = mesh.map(double, numbers(), chunksize=1, buffersize=1)
 
     assert next(results) == 2
-    with pytest.raises(ValueError, match="by its own input"):
+    with pytest.raises(ValueError, match="by their own input"):
         next(results)

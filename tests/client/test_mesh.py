@@ -456,9 +456,6 @@ def test_map_and_executor_in_a_forked_child_end(mesh, port):
         executor.map(double, [1]),
     ]
     wait_until(lambda: port.runs)
-    for each in results:
-        each.job._turn.acquire()  # as a thread that is at work has it, which the child has not
-
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not the test run's: it would go on here
@@ -471,8 +468,6 @@ def test_map_and_executor_in_a_forked_child_end(mesh, port):
                 told.append(each)
         executor.shutdown()
         os._exit(0 if told == results else 1)  # noqa: TID251  a forked child
-    for each in results:
-        each.job._turn.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     port.release()
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from taskmesh import Limit, Mesh, task
-from taskmesh.client.pipe import PipeResults
 from taskmesh.errors import ConfigError, MeshClosed, SerializationError
 from tests.harness.waiting import wait_until
 
@@ -175,8 +174,8 @@ class TestEnd:
         def source() -> Iterator[int]:
             yield next(pipe)
 
-        pipe: PipeResults = mesh.pipe(source(), add, add)
-        with pytest.raises(ValueError, match="by its own source"):
+        pipe: Iterator[int] = mesh.pipe(source(), add, add)
+        with pytest.raises(ValueError, match="by their own input"):
             next(pipe)
 
     def test_a_result_that_does_not_come_in_time(self, mesh: Mesh):

@@ -1,4 +1,4 @@
-"""The results of a map, as the caller iterates over them."""
+"""The results of a map or a pipe, as the caller iterates over them."""
 
 from __future__ import annotations
 
@@ -8,51 +8,91 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from taskmesh.client.map import Chunk, MapJob
+from taskmesh.client.client import Client
+from taskmesh.errors import ForkedMeshError
 from taskmesh.outcomes.waiters import running_loop
 from taskmesh.system.clock import monotonic
 
 R_co = TypeVar("R_co", covariant=True)
 Outcome: TypeAlias = "tuple[Any, BaseException | None]"
+Outcomes: TypeAlias = tuple[list[Any], Mapping[int, BaseException]]
+"""Values that are given one after the other, and the errors that are raised in the places of some."""
 
 
-class MapResults(Generic[R_co]):
-    """An iterator over the results of a map.
+class Source(Protocol):
+    """A map or a pipe on its way."""
+
+    @property
+    def client(self) -> Client:
+        """The client that runs it."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        ...
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of its input, which is raised after all results."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """True if there are no more results."""
+        ...
+
+    def take(self) -> Outcomes | None:
+        """Go on with the work, then return the next outcomes, None if they are not here yet."""
+        ...
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until `take` may find more; return False after `timeout` seconds."""
+        ...
+
+    def cancel(self) -> None:
+        """Begin no more items, and cancel those that have no outcome yet."""
+        ...
+
+
+class Results(Generic[R_co]):
+    """An iterator over the results of a map or a pipe.
 
     An item's error is raised in its place (StopIteration as the cause of a RuntimeError); the next `next()`
-    goes on with the item after it. When the iterator is closed or dropped after it was begun, the rest of
-    the map is cancelled.
+    goes on with the item after it. When the iterator is closed or dropped after it was begun, the rest is
+    cancelled.
 
     Attributes:
-        job: where they come from.
+        source: where they come from.
         owner: what must not be finalized before the last of them.
         return_exceptions: errors of items are given in their places, not raised.
     """
 
     def __init__(
-        self, job: MapJob, timeout: float | None, owner: object = None, *, return_exceptions: bool = False
+        self, source: Source, timeout: float | None, owner: object = None, *, return_exceptions: bool = False
     ) -> None:
         self._begun = False  # first: __del__ asks for it whatever fails here
-        self.job = job
+        self.source = source
         self.owner = owner
         self.return_exceptions = return_exceptions
         self._timeout = timeout
         self._deadline = None if timeout is None else monotonic() + timeout
-        self._taken = 0
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
         self._turn = threading.RLock()
-        self._number = 0  # of the chunk in hand
+        self._number = 0  # of the outcomes in hand
         self._fetching = False
+        self._over = False
+        self._failure: BaseException | None = None
 
     def __iter__(self) -> Iterator[R_co]:
         """Go on where the iteration stands; a chain, since that costs a tenth of calling `__next__`.
 
         Raises:
-            ValueError: the map's own input asks for a result, which waits for it; or a signal handler, while
-                one is waited for.
+            ValueError: the input asks for a result, which waits for it; or a signal handler, while one is
+                waited for.
         """
         return chain.from_iterable(self._rests())
 
@@ -65,8 +105,8 @@ class MapResults(Generic[R_co]):
             return result
 
     def close(self) -> None:
-        """Cancel the rest of the map."""
-        self.job.cancel()
+        """Cancel the rest."""
+        self.source.cancel()
 
     def next_chunk(self) -> list[Outcome]:
         """Return the next items' outcomes, as many as are here at once; wait for one; none at the end."""
@@ -84,14 +124,14 @@ class MapResults(Generic[R_co]):
         return []
 
     def __del__(self) -> None:
-        if self._begun and not self.job.ended:
+        if self._begun and not self.source.ended:
             with suppress(Exception):
-                self.job.cancel()
+                self.source.cancel()
 
     def _rests(self) -> Iterator[Iterator[R_co]]:
-        """Return what is left of the chunk in hand, then one chunk after the other.
+        """Return what is left of the outcomes in hand, then those that come.
 
-        Nothing here keeps a chunk, which keeps its results: they may be large, and the caller done with them.
+        Nothing here keeps values that have been given: they may be large, and the caller done with them.
         """
         self._begun = True
         more = True
@@ -101,74 +141,65 @@ class MapResults(Generic[R_co]):
             more = self._go_on(number)
 
     def _go_on(self, number: int) -> bool:
-        """Take up the chunk after this one, if no other thread has; return False at the end."""
+        """Take up the outcomes after these, if no other thread has; return False at the end."""
         with self._turn:
             if self._number != number:
                 return True
             if self._fetching:
-                raise ValueError("a map was asked for a result by its own input, which it waits for")
+                raise ValueError("results were asked for by their own input, which they wait for")
             self._fetching = True
             try:
-                self.job.given(self._taken)
-                self._taken = 0
                 self._rest = iter(())
-                chunk = self._next_chunk()
-                if chunk is not None:
+                found = self._next_outcomes()
+                if found is not None:
                     self._number = number + 1
-                    self._taken = chunk.count
-                    self._rest = self._results(chunk)
-                return chunk is not None
+                    self._rest = self._results(*found)
+                return found is not None
+            except KeyboardInterrupt:
+                self._break_off()
+                raise
             finally:
                 self._fetching = False
 
-    def _next_chunk(self) -> Chunk | None:
-        """Return the next chunk with its outcome; work for the job during the wait."""
-        job = self.job
-        job.check_process()
-        job.is_consumer_waiting = True
-        try:
-            while True:
-                job.wakeup.clear()
-                job.work(draw=True)
-                chunk = job.take()
-                if chunk is not None:
-                    return chunk
-                if job.ended:
-                    failure, job.source.failure = job.source.failure, None
-                    if failure is not None:
-                        raise failure
-                    return None
-                left = None if self._deadline is None else max(0.0, self._deadline - monotonic())
-                if not job.wakeup.wait(left):
-                    raise TimeoutError(f"not all results of {job.label} came within {self._timeout:g} s")
-        except KeyboardInterrupt:
-            job.interrupted()
-            raise
-        finally:
-            job.is_consumer_waiting = False
-            job.schedule()  # what came in just now, if the consumer is away for long
+    def _break_off(self) -> None:
+        """Cancel the rest after Ctrl-C.
 
-    def _results(self, chunk: Chunk) -> Iterator[Any]:
-        """Return a chunk's results; rebuild them, in the consumer's thread."""
-        future = chunk.future
-        error = chunk.error
-        if chunk.result is not None:
-            return self._with_errors(chunk.result.values, chunk.result.errors)
-        if future is not None and not future.cancelled():
-            error = future.exception()
-            if error is None:
-                result: Any = future.result()
-                if chunk.count == 1:
-                    return _lone([result])
-                errors = result.errors
-                return self._with_errors(result.values, errors) if errors else iter(result.values)
-        same = error or CancelledError()
-        return self._with_errors([None] * chunk.count, dict.fromkeys(range(chunk.count), same))
+        At a prompt the traceback keeps the iterator of a `for` loop, which the user cannot reach to close it:
+        the rest would go on running, and later tasks would queue behind it.
+        """
+        self._over = True
+        self._failure = CancelledError(
+            f"{self.source.label} was interrupted, and the rest of it was cancelled: begin it again for what "
+            "is missing"
+        )
+        self.source.cancel()
 
-    def _with_errors(self, values: list[Any], errors: Mapping[int, BaseException]) -> Iterator[Any]:
-        if self.return_exceptions:
-            return iter([errors.get(index, value) for index, value in enumerate(values)])
-        return _WithErrors(values, errors)
+    def _next_outcomes(self) -> Outcomes | None:
+        """Return the next outcomes; work for the source, and wait; return None at the end."""
+        source = self.source
+        while not self._over:
+            if isinstance(source.client.table.refusal, ForkedMeshError):  # nothing arrives here
+                raise ForkedMeshError(f"{source.label} belongs to the parent process: open a mesh here")
+            found = source.take()
+            if found is not None:
+                return found
+            if source.ended:
+                self._over, self._failure = True, source.failure
+                break
+            left = None if self._deadline is None else max(0.0, self._deadline - monotonic())
+            if not source.wait(left):
+                raise TimeoutError(f"not all results of {source.label} came within {self._timeout:g} s")
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return None
+
+    def _results(self, values: list[Any], errors: Mapping[int, BaseException]) -> Iterator[Any]:
+        if errors and self.return_exceptions:
+            values, errors = [errors.get(index, value) for index, value in enumerate(values)], {}
+        if errors:
+            return _WithErrors(values, errors)
+        return iter(values) if len(values) > 1 else _lone(values)
 
 
 class _WithErrors:
@@ -198,11 +229,11 @@ class _WithErrors:
 
 
 def _lone(held: list[Any]) -> Iterator[Any]:
-    """Yield the only result of a chunk, and keep no reference to it."""
+    """Yield the only result, and keep no reference to it."""
     yield held.pop()
 
 
-class AsyncMapResults(Generic[R_co]):
+class AsyncResults(Generic[R_co]):
     """The results of a map for a coroutine: the map's own thread waits for them, the event loop goes on.
 
     Cancelling the wait for a result cancels the rest of the map, and so does dropping the iterator.
@@ -211,9 +242,9 @@ class AsyncMapResults(Generic[R_co]):
         begin: starts the map; called in another thread.
     """
 
-    def __init__(self, begin: Callable[[], MapResults[R_co]]) -> None:
-        self._begin: Callable[[], MapResults[R_co]] | None = begin
-        self._results: MapResults[R_co] | None = None
+    def __init__(self, begin: Callable[[], Results[R_co]]) -> None:
+        self._begin: Callable[[], Results[R_co]] | None = begin
+        self._results: Results[R_co] | None = None
         self._outcomes: deque[Outcome] = deque()
         self._closed = False
         self._waiting = False
