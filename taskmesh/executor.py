@@ -13,7 +13,7 @@ from taskmesh.client.client import Client, check_slots
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.options import Chunksize, OptionValues, is_count
-from taskmesh.client.results import Results
+from taskmesh.client.results import ResultIterator
 from taskmesh.client.submitter import Submitter, check_timeout, client_of, start_map
 from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
@@ -124,7 +124,7 @@ class MeshExecutor(Executor):
         if self._shut:
             job.stop()
             self._refuse(job.futures)
-        return Results(job, timeout, owner=self)
+        return ResultIterator(job, timeout, owner=self)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more tasks, and wait for those that were submitted.

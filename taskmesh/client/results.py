@@ -57,7 +57,7 @@ class Source(Protocol):
         ...
 
 
-class Results(Generic[R_co]):
+class ResultIterator(Generic[R_co]):
     """An iterator over the results of a map or a pipe.
 
     An item's error is raised in its place (StopIteration as the cause of a RuntimeError); the next `next()`
@@ -233,7 +233,7 @@ def _lone(held: list[Any]) -> Iterator[Any]:
     yield held.pop()
 
 
-class AsyncResults(Generic[R_co]):
+class AsyncResultIterator(Generic[R_co]):
     """The results of a map for a coroutine: the map's own thread waits for them, the event loop goes on.
 
     Cancelling the wait for a result cancels the rest of the map, and so does dropping the iterator.
@@ -242,9 +242,9 @@ class AsyncResults(Generic[R_co]):
         begin: starts the map; called in another thread.
     """
 
-    def __init__(self, begin: Callable[[], Results[R_co]]) -> None:
-        self._begin: Callable[[], Results[R_co]] | None = begin
-        self._results: Results[R_co] | None = None
+    def __init__(self, begin: Callable[[], ResultIterator[R_co]]) -> None:
+        self._begin: Callable[[], ResultIterator[R_co]] | None = begin
+        self._results: ResultIterator[R_co] | None = None
         self._outcomes: deque[Outcome] = deque()
         self._closed = False
         self._waiting = False

@@ -14,7 +14,7 @@ from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
 from taskmesh.client.pipe import Pipe
-from taskmesh.client.results import AsyncResults, Results
+from taskmesh.client.results import AsyncResultIterator, ResultIterator
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
@@ -214,7 +214,7 @@ class Submitter:
         check_timeout(timeout)
         items = MapItems.of(iterables, lazily=buffersize is not None)
         job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered)
-        return Results(job, timeout, owner=self, return_exceptions=return_exceptions)
+        return ResultIterator(job, timeout, owner=self, return_exceptions=return_exceptions)
 
     @overload
     def amap(
@@ -253,7 +253,9 @@ class Submitter:
         The map begins with the first result that is asked for. Another thread draws the iterables and
         rebuilds the results. Cancelling the wait for a result cancels the rest of the map.
         """
-        return AsyncResults(cast(Callable[[], Results[Any]], partial(self.map, fn, *iterables, **how)))
+        return AsyncResultIterator(
+            cast(Callable[[], ResultIterator[Any]], partial(self.map, fn, *iterables, **how))
+        )
 
     @overload
     def starmap(
@@ -294,7 +296,7 @@ class Submitter:
         calls = map(tuple, iterable)
         items = MapItems.listed(list(calls)) if buffersize is None else MapItems.drawn(calls)
         job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered)
-        return Results(job, timeout, owner=self, return_exceptions=return_exceptions)
+        return ResultIterator(job, timeout, owner=self, return_exceptions=return_exceptions)
 
     def pipe(
         self,
@@ -336,7 +338,7 @@ class Submitter:
         pipe = Pipe(
             client, iter(items), stages, self._group or client.new_group(), buffersize, ordered=ordered
         )
-        return Results(pipe, timeout, owner=self, return_exceptions=return_exceptions)
+        return ResultIterator(pipe, timeout, owner=self, return_exceptions=return_exceptions)
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
         """Return a submitter to the same mesh with these options, which go before the tasks' own.
