@@ -2,49 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+QUEUE_HELP = {
+    "depth": "Tasks that wait in the hub for a pool.",
+    "running": "Tasks that pools have, running or next in line.",
+    "pools": "Pools that serve the queue and take work.",
+    "slots": "Slots of these pools.",
+}
+"""The figures of a queue, by the key that they have in JSON."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric with all of its samples.
+class Family(NamedTuple):
+    """One metric with all of its samples; the name of a counter ends in `_total`, all others are gauges.
 
     Attributes:
-        name: with the prefix, and `_total` for a counter.
-        kind: "gauge" or "counter".
+        name: with the prefix.
         help: one line for people.
-        samples: labels and value of each sample.
+        samples: the value, or labels and value of each sample.
     """
 
     name: str
-    kind: str
     help: str
-    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
-
-    def add(self, value: float, **labels: str) -> Family:
-        """Add a sample; return the family."""
-        self.samples.append((labels, value))
-        return self
+    samples: float | Sequence[tuple[Mapping[str, str], float]]
 
 
 def exposition(families: Iterable[Family]) -> str:
     """Return families in the text format."""
     lines: list[str] = []
-    for family in families:
-        lines.append(f"# HELP {family.name} {_line(family.help)}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
-        lines += [f"{family.name}{_labels(labels)} {_number(value)}" for labels, value in family.samples]
+    for name, text, samples in families:
+        lines.append(f"# HELP {name} {_line(text)}")
+        lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
+        every = [({}, samples)] if isinstance(samples, int | float) else samples
+        lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in every]
     return "\n".join(lines) + "\n"
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    pairs = (f'{name}="{_quoted(value)}"' for name, value in labels.items())
-    return "{" + ",".join(pairs) + "}"
+    pairs = ",".join(f'{name}="{_quoted(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _line(text: str) -> str:

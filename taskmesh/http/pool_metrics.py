@@ -24,38 +24,34 @@ def running(machine: PoolMachine) -> int:
     return sum(slot.running() is not None for slot in machine.slots.values())
 
 
+def slots_up(machine: PoolMachine) -> int:
+    return sum(slot.state is SlotState.UP for slot in machine.slots.values())
+
+
 def readiness(machine: PoolMachine) -> tuple[bool, str]:
     """Return True if it takes work, and a text with its state or the reason why not."""
     if machine.state == "draining":
         return False, "draining"
-    if not machine.session:
-        return False, "no session with the hub"
-    return True, machine.state
+    return (True, machine.state) if machine.session else (False, "no session with the hub")
 
 
 def startup(machine: PoolMachine) -> tuple[bool, str]:
     """Return True if it has come up, and a text: a slot is up, or it has a session with the hub."""
-    up = machine.session or any(slot.state is SlotState.UP for slot in machine.slots.values())
-    return (True, "started") if up else (False, "no slot is up yet")
+    return (True, "started") if machine.session or slots_up(machine) else (False, "no slot is up yet")
 
 
 def pool_families(machine: PoolMachine) -> list[Family]:
-    pool = machine.config.pool
-
-    def gauge(name: str, text: str, value: float) -> Family:
-        return Family(f"taskmesh_{name}", "gauge", text).add(value, pool=pool)
-
-    slots = machine.slots.values()
-    up = sum(slot.state is SlotState.UP for slot in slots)
-    return [
-        gauge("tasks_running", "Tasks that run in this pool's slots.", running(machine)),
-        gauge("worker_slots", "Slots of this pool.", len(slots)),
-        gauge("worker_slots_up", "Slots whose process is there.", up),
-        gauge("worker_waiting", "Tasks in this pool that have no slot yet.", machine.scheduler.waiting()),
-        gauge("worker_connected", "Whether it has a session with the hub.", bool(machine.session)),
-        gauge("worker_draining", "Whether it is about to leave.", machine.state == "draining"),
-        gauge("worker_reported", "Whether its hub has all of its results.", machine.reported),
-    ]
+    figures = {
+        "tasks_running": ("Tasks that run in this pool's slots.", running(machine)),
+        "worker_slots": ("Slots of this pool.", len(machine.slots)),
+        "worker_slots_up": ("Slots whose process is there.", slots_up(machine)),
+        "worker_waiting": ("Tasks in this pool that have no slot yet.", machine.scheduler.waiting()),
+        "worker_connected": ("Whether it has a session with the hub.", bool(machine.session)),
+        "worker_draining": ("Whether it is about to leave.", machine.state == "draining"),
+        "worker_reported": ("Whether its hub has all of its results.", machine.reported),
+    }
+    labels = {"pool": machine.config.pool}
+    return [Family(f"taskmesh_{name}", text, [(labels, value)]) for name, (text, value) in figures.items()]
 
 
 def pool_answers(machine: PoolMachine, drain: Callable[[], None]) -> dict[str, Callable[[], object]]:
@@ -63,7 +59,7 @@ def pool_answers(machine: PoolMachine, drain: Callable[[], None]) -> dict[str, C
 
     Args:
         machine: the pool's machine.
-        drain: begins a drain.
+        drain: begins a drain; to begin it again changes nothing.
     """
 
     def begin_drain() -> object:
@@ -71,9 +67,9 @@ def pool_answers(machine: PoolMachine, drain: Callable[[], None]) -> dict[str, C
         return drain_view(machine)
 
     return {
-        "ready": lambda: readiness(machine),
-        "startup": lambda: startup(machine),
-        "metrics": lambda: pool_families(machine),
-        "drain": begin_drain,
-        "drain_state": lambda: drain_view(machine),
+        "GET /readyz": lambda: readiness(machine),
+        "GET /startupz": lambda: startup(machine),
+        "GET /metrics": lambda: pool_families(machine),
+        "POST /drain": begin_drain,
+        "GET /drain": lambda: drain_view(machine),
     }

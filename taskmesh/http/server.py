@@ -1,4 +1,4 @@
-"""The side port: HTTP for probes and metrics, in threads of its own (docs/adr/0011)."""
+"""The side port's server: HTTP in threads of its own, which ask the loop (docs/adr/0011)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self, cast
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
 from urllib.parse import parse_qs
 
 from taskmesh.errors import ConfigError
-from taskmesh.http.hub_metrics import QUEUE_HELP
-from taskmesh.http.metrics import CONTENT_TYPE, Family, exposition
-from taskmesh.http.requests import LoopRequests, NoAnswer, NothingHere
+from taskmesh.http.client import PROBES
+from taskmesh.http.metrics import CONTENT_TYPE, QUEUE_HELP, exposition
 from taskmesh.http.settings import SideSettings
-from taskmesh.system.loopback import is_loopback
 
 REQUEST = 5.0
 """Seconds that a request may take, from its connection to its end."""
@@ -31,15 +29,12 @@ POLL = 0.25
 """Seconds between checks for connections that take too long, and for the end."""
 
 Reply = tuple[int, str, bytes]
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+Ask = Callable[[str], tuple[int, object]]
+"""Returns the status and the answer of a route, such as `GET /readyz`."""
 
 
 def as_text(status: int, text: str) -> Reply:
-    return status, TEXT, f"{text}\n".encode()
-
-
-def as_json(status: int, value: object) -> Reply:
-    return status, JSON, json.dumps(value).encode() + b"\n"
+    return status, "text/plain; charset=utf-8", f"{text}\n".encode()
 
 
 class RequestHandler(BaseHTTPRequestHandler):
@@ -51,59 +46,10 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Serve probes, metrics, queues, the state of a drain."""
-        self._serve(
-            {
-                "/livez": self._live,
-                "/readyz": lambda: self._probe("ready"),
-                "/startupz": lambda: self._probe("startup"),
-                "/metrics": self._metrics,
-                "/v1/queues": self._queues,
-                "/drain": lambda: as_json(200, self._ask("drain_state")),
-            }
-        )
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_POST(self) -> None:
-        """Begin a drain; asking again changes nothing."""
+        """Serve a request: method and path name an answer of the loop, but for `/livez`."""
         self._skip_body()
-        self._serve({"/drain": lambda: as_json(202, self._ask("drain"))})
-
-    # --- answers --------------------------------------------------------------------------------------------
-
-    def _live(self) -> Reply:
-        requests = self.server.requests
-        if requests.alive:
-            return as_text(200, "live")
-        return as_text(503, f"the loop has not turned for {requests.silence:.1f} s")
-
-    def _probe(self, what: str) -> Reply:
-        good, text = cast("tuple[bool, str]", self._ask(what))
-        return as_text(200 if good else 503, text)
-
-    def _metrics(self) -> Reply:
-        families = cast("list[Family]", self._ask("metrics"))
-        return 200, CONTENT_TYPE, exposition(families).encode()
-
-    def _queues(self) -> Reply:
-        """Return all queues, and those that `?queue=NAME` asks for, so that a scaler finds its key."""
-        found = cast("dict[str, dict[str, int]]", self._ask("queues"))
-        for name in parse_qs(self.path.partition("?")[2], max_num_fields=100).get("queue", []):
-            found.setdefault(name, dict.fromkeys(QUEUE_HELP, 0))
-        return as_json(200, {"queues": found})
-
-    def _ask(self, what: str) -> object:
-        return self.server.requests.ask(what)
-
-    # --- request and reply ----------------------------------------------------------------------------------
-
-    def _serve(self, table: dict[str, Callable[[], Reply]]) -> None:
-        path = self.path.partition("?")[0]
-        # An OSError: the connection is closed.
-        with self.server.answering, contextlib.suppress(OSError):
-            status, kind, body = self._reply(path, table.get(path))
+        with contextlib.suppress(OSError):  # the connection is closed
+            status, kind, body = self._reply()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -114,37 +60,34 @@ class RequestHandler(BaseHTTPRequestHandler):
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-    def _reply(self, path: str, answer: Callable[[], Reply] | None) -> Reply:
-        refusal = self._refusal(path)
-        if refusal is not None:
-            return refusal
-        if answer is None:
-            return as_text(404, f"nothing at {self.command} {path}")
-        try:
-            return answer()
-        except NothingHere as error:
-            return as_text(404, str(error))
-        except NoAnswer as error:
-            return as_text(503, str(error))
-        except ValueError as error:
-            return as_text(400, str(error))
+    do_HEAD = do_POST = do_GET  # noqa: N815  the base class's names
 
-    def _refusal(self, path: str) -> Reply | None:
-        """Return the refusal of a browser where no token is set, or of a request without the token."""
-        if path in ("/livez", "/readyz", "/startupz"):
-            return None
-        settings = self.server.settings
-        if settings.token_file is not None:
-            if settings.admits(self.headers.get("Authorization", "")):
-                return None
-            return as_text(401, "give the token: Authorization: Bearer ...")
-        # A page in this machine's browser could post here, or read by a name that it rebinds to loopback.
-        host = self.headers.get("Host", "")
-        if self.headers.get("Origin") or (host and not is_loopback(_host_of(host))):
-            return as_text(
-                403, "without a token only programs of this machine are served, by its loopback name"
+    def _reply(self) -> Reply:
+        path, _, query = self.path.partition("?")
+        if path not in PROBES.values():
+            header = self.headers.get
+            refusal = self.server.settings.refusal(
+                header("Authorization", ""), header("Origin", ""), header("Host", "")
             )
-        return None
+            if refusal is not None:
+                return as_text(*refusal)
+        status, answer = self.server.ask(f"{self.command.replace('HEAD', 'GET')} {path}")
+        match answer:
+            case str():
+                return as_text(status, answer)
+            case bool(good), str(text):
+                return as_text(200 if good else 503, text)
+            case list():
+                return status, CONTENT_TYPE, exposition(answer).encode()
+            case {"queues": dict(queues)}:  # and those that `?queue=NAME` asks for: a scaler finds its key
+                try:
+                    names = parse_qs(query, max_num_fields=100).get("queue", [])
+                except ValueError as error:
+                    return as_text(400, str(error))
+                for name in names:
+                    queues.setdefault(name, dict.fromkeys(QUEUE_HELP, 0))
+        status = 202 if self.command == "POST" else status
+        return status, "application/json", json.dumps(answer).encode() + b"\n"
 
     def _skip_body(self) -> None:
         """Read the body: closing with unread bytes would reset the connection before the answer is read."""
@@ -156,54 +99,20 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Log nothing: probes come every few seconds."""
 
 
-def _host_of(header: str) -> str:
-    has_port = ":" in header and not header.endswith("]")
-    return (header.rpartition(":")[0] if has_port else header).strip("[]")
-
-
-class Answering:
-    """Counts requests that are being answered, so that the end of the program waits for a drain's answer."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count = 0
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
-
-    def wait_for_none(self, timeout: float) -> None:
-        """Wait until none is left, at most `timeout` seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._count, timeout)
-
-
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
     """Connections are bounded in number and time: a slow peer holds up no probe."""
 
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, settings: SideSettings, requests: LoopRequests) -> None:
+    def __init__(self, settings: SideSettings, ask: Ask) -> None:
         self.settings = settings
-        self.requests = requests
+        self.ask = ask
         self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        self.answering = Answering()
         self._open: dict[Any, float] = {}
+        self._none_open = threading.Event()
         super().__init__((settings.host, settings.port), RequestHandler)
-
-    def server_bind(self) -> None:
-        """Bind, without HTTPServer's look-up of a name for the address."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.settings.host, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Pass a connection to a thread; cut the oldest when there are too many."""
@@ -216,14 +125,13 @@ class _Server(ThreadingHTTPServer):
         """Close a connection, in its thread, or here if no thread could be started."""
         self._open.pop(request, None)
         super().shutdown_request(request)
+        if not self._open:
+            self._none_open.set()
 
     def service_actions(self) -> None:
         """Cut connections that take too long, even if bytes keep coming."""
         now = time.monotonic()
         self._cut(*[request for request, until in list(self._open.items()) if now >= until])
-
-    def cut_all(self) -> None:
-        self._cut(*list(self._open))
 
     def _cut(self, *requests: Any) -> None:
         """Cut connections, each once: they count no longer, though their threads go on."""
@@ -231,55 +139,44 @@ class _Server(ThreadingHTTPServer):
             self._open.pop(request, None)
             cut(request)
 
+    def end(self) -> None:
+        """Take no more connections or requests; close when answers under way are written, or late."""
+        self.shutdown()
+        self._none_open.clear()
+        for request in list(self._open):
+            cut(request, socket.SHUT_RD)
+        if self._open:
+            self._none_open.wait(LAST_ANSWERS)
+        self._cut(*list(self._open))
+        self.server_close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a connection that broke."""
 
 
-def cut(connection: socket.socket) -> None:
+def cut(connection: socket.socket, what: int = socket.SHUT_RDWR) -> None:
     """Shut a connection down; the thread that reads from it sees its end."""
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(what)
 
 
-class SidePort:
-    """Listens once it is made, serves from `with` to the end of the block.
-
-    Args:
-        settings: address and token.
-        requests: passes requests to the loop.
+@contextlib.contextmanager
+def served(settings: SideSettings, ask: Ask) -> Iterator[str]:
+    """Serve until the end of the block, which gets the address as http://HOST:PORT.
 
     Raises:
         ConfigError: the address cannot be bound.
     """
-
-    def __init__(self, settings: SideSettings, requests: LoopRequests) -> None:
-        try:
-            self._server = _Server(settings, requests)
-        except OSError as error:
-            raise ConfigError(
-                f"the side port cannot listen at {settings.host}:{settings.port}: {error.strerror or error}; "
-                "choose another --http"
-            ) from None
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(POLL,), name="taskmesh-http", daemon=True
-        )
-
-    @property
-    def address(self) -> str:
-        """The address at which it listens, as http://HOST:PORT."""
-        host, port = self._server.server_address[:2]
-        shown = f"[{host!s}]" if ":" in str(host) else str(host)
-        return f"http://{shown}:{port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.answering.wait_for_none(LAST_ANSWERS)
-        self._server.cut_all()
-        self._server.server_close()
+    try:
+        server = _Server(settings, ask)
+    except OSError as error:
+        raise ConfigError(
+            f"the side port cannot listen at {settings.host}:{settings.port}: {error.strerror or error}; "
+            "choose another --http"
+        ) from None
+    threading.Thread(target=server.serve_forever, args=(POLL,), name="taskmesh-http", daemon=True).start()
+    host, port = server.server_address[:2]
+    try:
+        yield f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
+    finally:
+        server.end()

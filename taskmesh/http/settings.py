@@ -31,10 +31,6 @@ class SideSettings:
     port: int
     token_file: Path | None = None
 
-    @property
-    def loopback(self) -> bool:
-        return is_loopback(self.host)
-
     def admits(self, authorization: str) -> bool:
         """Return True if a request with this Authorization header is served; none is when the file is gone.
 
@@ -49,6 +45,23 @@ class SideSettings:
             return False
         same = hmac.compare_digest(given.strip().encode(), token.encode())
         return scheme.lower() == "bearer" and same
+
+    def refusal(self, authorization: str, origin: str, host: str) -> tuple[int, str] | None:
+        """Return status and text that refuse a request without the token, or a browser where none is set.
+
+        A page in this machine's browser could post here, or read by a name that it rebinds to loopback.
+
+        Args:
+            authorization: the header of this name; empty without one, as the others.
+            origin: likewise.
+            host: likewise.
+        """
+        if self.token_file is not None:
+            return None if self.admits(authorization) else (401, "give the token: Authorization: Bearer ...")
+        name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+        if origin or (host and not is_loopback(name.strip("[]"))):
+            return 403, "without a token only programs of this machine are served, by its loopback name"
+        return None
 
 
 def side_settings(config: Config) -> SideSettings | None:

@@ -23,7 +23,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/core/pool/settings.py": "each of the three rooms has one",
     "taskmesh/net/client/settings.py": "each of the three rooms has one",
-    "taskmesh/http/side_port.py": "loads the server only where a program asks for one",
+    "taskmesh/http/metrics.py": "a metric, for hub and pool, and its text",
     "taskmesh/pool/coroutines.py": "one rule, for slots, nested calls and Spark's steps",
     "taskmesh/pool/tickets.py": "the pipe that decides whether a task starts",
     "taskmesh/security/peer_errors.py": "one rule of the log, shared by hub and ZAP handler",

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from taskmesh.http.hub_metrics import QUEUE_HELP, hub_answers, hub_families, queues
-from taskmesh.http.metrics import Family, exposition
+from taskmesh.http.hub_metrics import hub_answers, hub_families, queues
+from taskmesh.http.metrics import QUEUE_HELP, Family, exposition
 from taskmesh.http.pool_metrics import pool_families
 from tests.core.rig import HubRig, PoolRig, spec
 
@@ -14,7 +14,7 @@ IDLE = dict.fromkeys(QUEUE_HELP, 0)
 
 
 def test_a_family_is_written_with_help_type_and_samples():
-    family = Family("taskmesh_x", "gauge", "What\nit is.").add(1, queue="a").add(0.25, queue='b"\\\n')
+    family = Family("taskmesh_x", "What\nit is.", [({"queue": "a"}, 1), ({"queue": 'b"\\\n'}, 0.25)])
 
     assert exposition([family]).splitlines() == [
         r"# HELP taskmesh_x What\nit is.",
@@ -25,7 +25,7 @@ def test_a_family_is_written_with_help_type_and_samples():
 
 
 def test_a_family_without_labels():
-    assert exposition([Family("n_total", "counter", "N.").add(3)]).endswith("\nn_total 3\n")
+    assert exposition([Family("n_total", "N.", 3)]).endswith("# TYPE n_total counter\nn_total 3\n")
 
 
 def test_queues_count_what_waits_what_pools_have_and_who_serves():
@@ -66,7 +66,7 @@ def test_a_hub_s_figures_have_one_name_each_and_go_up():
     rig.submit(count=2)
     rig.report(session, done=tuple(rig.held[session]))
 
-    lines = exposition(hub_families(rig.hub)).splitlines()
+    lines = exposition(hub_families(rig.hub, {})).splitlines()
 
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(names)) == sorted(names)
@@ -78,9 +78,8 @@ def test_a_hub_s_figures_have_one_name_each_and_go_up():
 def test_all_figures_stand_on_the_page_and_no_others():
     hub = HubRig().hub
     hub.views.journal = {"state": "connected", "waiting_bytes": 0, "lag": 0.0}
-    families = {
-        family.name for family in [*hub_answers(hub, {})["metrics"](), *pool_families(PoolRig().pool)]
-    }
+    answer = hub_answers(hub, {}, lambda: pool_families(PoolRig().pool))["GET /metrics"]
+    families = {family.name for family in answer()}
     told = set(re.findall(r"`(taskmesh_\w+)`", PAGE.read_text(encoding="utf-8")))
 
     assert told == families

@@ -5,30 +5,35 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from taskmesh.config import load
 from taskmesh.errors import ConfigError, InsecureBind
-from taskmesh.http import requests as requests_module
-from taskmesh.http import server as side_port_module
-from taskmesh.http.requests import LoopRequests
+from taskmesh.http import server as server_module
+from taskmesh.http import side_port as side_port_module
 from taskmesh.http.settings import side_settings
-from taskmesh.http.side_port import side_port
+from taskmesh.http.side_port import LoopRequests, side_port
 from taskmesh.system.loop import Loop
 from tests.harness.side_port import ask, bearer
 from tests.harness.waiting import wait_until
 
 TOKEN = "0123456789abcdef" * 2
-ANSWERS = {"ready": lambda: (True, "ready"), "startup": lambda: (False, "not yet"), "queues": dict}
+ANSWERS = {
+    "GET /readyz": lambda: (True, "ready"),
+    "GET /startupz": lambda: (False, "not yet"),
+    "GET /v1/queues": lambda: {"queues": {}},
+}
 
 
 class Place:
     """A side port and the loop that it asks."""
 
-    def __init__(self, loop: Loop, requests: LoopRequests) -> None:
+    def __init__(self, loop: Loop, requests: LoopRequests, end: Callable[[], None]) -> None:
         self.loop = loop
         self.requests = requests
+        self.end = end
 
     @property
     def address(self) -> tuple[str, int]:
@@ -60,15 +65,16 @@ def place_of() -> Iterator[Callable[..., Place]]:
         thread = threading.Thread(target=turn)
 
         def end() -> None:
-            ended.set()
-            if turning:
-                thread.join(5)
-            opened.__exit__(None, None, None)
+            if not ended.is_set():
+                ended.set()
+                if turning:
+                    thread.join(5)
+                opened.__exit__(None, None, None)
 
         ends.append(end)
         if turning:
             thread.start()
-        return Place(loop, requests)
+        return Place(loop, requests, end)
 
     yield make
     for end in ends:
@@ -96,8 +102,8 @@ def test_a_queue_that_is_asked_for_is_there(place_of):
 
 
 def test_a_loop_that_stands_is_not_live_and_answers_nothing(place_of, monkeypatch):
-    monkeypatch.setattr(requests_module, "STALE", 0.2)
-    monkeypatch.setattr(requests_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(side_port_module, "STALE", 0.2)
+    monkeypatch.setattr(side_port_module, "PATIENCE", 0.1)
     place = place_of(turning=False)
 
     wait_until(lambda: place.ask("/livez")[0] == 503)
@@ -110,7 +116,7 @@ def test_a_loop_that_stands_is_not_live_and_answers_nothing(place_of, monkeypatc
 
 
 def test_an_answer_that_fails_is_503_and_the_loop_goes_on(place_of, monkeypatch):
-    monkeypatch.setitem(ANSWERS, "metrics", lambda: int("many"))
+    monkeypatch.setitem(ANSWERS, "GET /metrics", lambda: int("many"))
     place = place_of()
 
     assert place.ask("/metrics") == (503, "invalid literal for int() with base 10: 'many'\n")
@@ -150,8 +156,8 @@ def test_without_a_token_a_browser_s_page_is_refused(place_of, headers):
 
 
 def test_slow_connections_keep_nobody_out_and_are_cut(place_of, monkeypatch):
-    monkeypatch.setattr(side_port_module, "REQUEST", 1.0)
-    monkeypatch.setattr(side_port_module, "CONNECTIONS", 4)
+    monkeypatch.setattr(server_module, "REQUEST", 1.0)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 4)
     place = place_of()
     slow = [socket.create_connection(place.address, timeout=5) for _ in range(20)]
     try:
@@ -169,8 +175,8 @@ def test_slow_connections_keep_nobody_out_and_are_cut(place_of, monkeypatch):
 
 def test_a_burst_cuts_as_many_as_there_are_too_many_each_once(place_of, monkeypatch):
     cuts = []
-    monkeypatch.setattr(side_port_module, "CONNECTIONS", 4)
-    monkeypatch.setattr(side_port_module, "cut", cuts.append)  # their threads take no notice, for a while
+    monkeypatch.setattr(server_module, "CONNECTIONS", 4)
+    monkeypatch.setattr(server_module, "cut", cuts.append)  # their threads take no notice, for a while
     place = place_of()
     slow = [socket.create_connection(place.address, timeout=5) for _ in range(12)]
     try:
@@ -182,7 +188,7 @@ def test_a_burst_cuts_as_many_as_there_are_too_many_each_once(place_of, monkeypa
 
 
 def test_a_connection_that_got_no_thread_takes_no_place(place_of, monkeypatch):
-    monkeypatch.setattr(side_port_module, "CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 1)
     place = place_of()
     with monkeypatch.context() as shortage:
         shortage.setattr(threading.Thread, "start", lambda _: int("no thread to be had"))
@@ -194,6 +200,23 @@ def test_a_connection_that_got_no_thread_takes_no_place(place_of, monkeypatch):
         socket.create_connection(place.address, timeout=2),
     ):
         assert slow.recv(1) == b""  # long before its time is up
+
+
+def test_at_the_end_who_waits_is_answered_and_who_is_silent_is_cut(place_of, monkeypatch):
+    monkeypatch.setattr(server_module, "LAST_ANSWERS", 60.0)
+    place = place_of(turning=False)
+    with (
+        socket.create_connection(place.address, timeout=5) as silent,
+        ThreadPoolExecutor(1) as asking,
+    ):
+        answer = asking.submit(place.ask, "/readyz")
+        wait_until(lambda: place.requests.pending)
+        begin = time.monotonic()
+        place.end()
+
+        assert answer.result(5) == (503, "this program is ending\n")
+        assert silent.recv(1) == b""
+        assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize(
@@ -245,7 +268,7 @@ def test_beyond_loopback_a_token_is_required(address, tmp_path):
     file.chmod(0o600)
     settings = side_settings(load({"program": {"http": address, "http_token_file": str(file)}}, environ={}))
     assert settings is not None
-    assert not settings.loopback
+    assert settings.host in address
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from taskmesh.config import Config
 from taskmesh.core.hub.machine import HubMachine
@@ -13,7 +12,6 @@ from taskmesh.net.endpoints import Endpoints, check_local
 from taskmesh.net.hub.file_limit import socket_limit
 from taskmesh.net.hub.journal import hub_journal
 from taskmesh.net.hub.listening_hub import ListeningHub, PoolInHub, Record, affordable, new_loop
-from taskmesh.net.hub.sockets import HubSockets
 from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -67,7 +65,8 @@ def run_hub(
             if pool is not None:
                 pool.start(loop, hub.events, hub.private.address, sockets.signer)
             if reception is not None:
-                reception.serve(answers_of(hub.machine, sockets, pool))
+                families = pool.families if pool is not None else list
+                reception.serve(hub_answers(hub.machine, sockets.peer_errors.counts, families))
             ready(sockets.endpoints)
             stop.turn_until_asked()
             if pool is not None and not parent:
@@ -87,14 +86,6 @@ def drain_parent_messages(loop: Loop, machine: HubMachine) -> None:
     until = monotonic() + FAREWELL
     while monotonic() < until and any(not each.slot for each in machine.state.clients.values()):
         loop.turn()
-
-
-def answers_of(
-    machine: HubMachine, sockets: HubSockets, pool: PoolInHub | None
-) -> dict[str, Callable[[], Any]]:
-    """Return the answers of a hub and of the pool in its process to those who ask over HTTP."""
-    families = pool.families if pool is not None else None
-    return hub_answers(machine, sockets.peer_errors.counts, families)
 
 
 def report_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:

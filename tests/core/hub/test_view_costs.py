@@ -96,7 +96,7 @@ VIEWS = {
     "graph": lambda hub: hub.ask("graph", id_of(hub.graph)),
     "limits": lambda hub: hub.ask("limits"),
     "pools": lambda hub: hub.ask("pools"),
-    "metrics": lambda hub: hub_families(hub.rig.hub),
+    "metrics": lambda hub: hub_families(hub.rig.hub, {}),
     "a sweep": Crowded.sweep,
 }
 
