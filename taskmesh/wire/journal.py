@@ -106,10 +106,12 @@ class JournalCursor(msgspec.Struct, array_like=True):
     """The progress of a schedule; written together with the task of its last firing.
 
     Attributes:
+        name: the schedule's.
         cursor: the latest tick that was dealt with, in seconds since the epoch.
         counts: how many ticks fired, were skipped or missed, and how many firings ended in which state.
     """
 
+    name: Name
     cursor: Number
     counts: dict[Name, Counter]
 

@@ -18,7 +18,6 @@ SHORT: dict[str, str] = {
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
-    "taskmesh/core/hub/journal_entries.py": "the part of the journal that all the hub's books name",
     "taskmesh/core/hub/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/core/pool/settings.py": "each of the three rooms has one",

@@ -36,8 +36,8 @@ class Clockwork:
         self.rig.tell(ev.Clock(self.offset))
         self.settle()
 
-    def put(self, name: str = "n", client: int = 1, **timing: object) -> str:
-        declaration = Declaration(name, Timing(**timing), spec("f", kind=FIRING), b"call")
+    def put(self, name: str = "n", client: int = 1, *, durable: bool | None = None, **timing: object) -> str:
+        declaration = Declaration(name, Timing(**timing), spec("f", kind=FIRING, durable=durable), b"call")
         if client not in self.rig.hub.state.clients:
             self.rig.client(client)
         number = len(self.rig.told[client]) + 1

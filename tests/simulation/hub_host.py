@@ -190,10 +190,10 @@ class HubHost(Host[HubMachine]):
         """Notes until when outcomes answer those who submit under a key."""
         put, offset = cache._put, self.offset
 
-        def note(cached: CachedOutcome, until: float) -> bool:
+        def note(cached: CachedOutcome) -> bool:
             if cached.key is not None:
                 self.setting.audit.kept(cached.key, cached.until - offset)
-            return put(cached, until)
+            return put(cached)
 
         cache._put = note  # type: ignore[method-assign]
 
@@ -411,7 +411,7 @@ class HubHost(Host[HubMachine]):
 
     def _fired(self, message: m.Tasks) -> None:
         """Plans the tasks that schedules have made, and notes the names of their ticks."""
-        house = self.machine.state.house.clients[""]
+        house = self.machine.state.house.clients.get("", 0)
         for run in message.runs:
             for seq, payload in zip(run.seqs, run.payloads, strict=True) if run.client == house else ():
                 record = self.machine.state.ledger.tasks[house << SEQ_BITS | seq]

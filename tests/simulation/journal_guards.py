@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.journal_entries import JournalEntries
+from taskmesh.core.hub.journal_events import JournalEvents
+from taskmesh.core.hub.journaled_dict import JournalChanges
 from taskmesh.core.hub.submission import Submissions
-from taskmesh.wire.journal import JournalChunk
+from taskmesh.wire.journal import ENDS, JournalChunk
 
 Patch = pytest.MonkeyPatch
 
@@ -33,15 +34,13 @@ def edges_written(patch: Patch) -> None:
 
 def outcomes_written(patch: Patch) -> None:
     """It does not look at the outcomes that wait for clients which are away."""
-    patch.setattr(Journal, "restore_outcomes", lambda self, client, outcomes: [])
+    patch.setattr(JournalEvents, "_restore_outcome", lambda self, task, found: None)
 
 
 def ends_written(patch: Patch) -> None:
     """It does not look at which tasks are over."""
-    restore = Journal.restore
-    patch.setattr(
-        Journal, "restore", lambda self, number, entry, ends, specs: restore(self, number, entry, None, specs)
-    )
+    fill = JournalChanges.fill
+    patch.setattr(JournalChanges, "fill", lambda self, found: fill(self, {**found, ENDS: {}}))
 
 
 def written_again(patch: Patch) -> None:
@@ -51,7 +50,7 @@ def written_again(patch: Patch) -> None:
 
 def outcomes_wait_for_the_journal(patch: Patch) -> None:
     """An outcome leaves the hub though the journal does not have it yet."""
-    patch.setattr(JournalEntries, "pending", lambda self, number: 0)
+    patch.setattr(JournalChanges, "pending", lambda self, number: 0)
 
 
 def outcomes_of_several(patch: Patch) -> None:

@@ -87,7 +87,7 @@ class Cancellations:
             self._hub.dependencies.given_up(task, record, cancelled)
         journal = self._hub.journal
         if journal is not None and quiet:
-            journal.given_up(task >> SEQ_BITS, task & SEQ_MASK)
+            journal.delivered(task >> SEQ_BITS, [], [cancelled], self._hub.specs)
         elif journal is not None:
             journal.ended(task >> SEQ_BITS, cancelled)  # others may have heard of it than its client
         if not quiet:

@@ -208,7 +208,7 @@ class Collector:
         hub = self._hub
         if record.spec.spec.keep <= 0:
             return 0
-        kept = hub.result_cache.keep(record, outcome, hub.now, wall=hub.wall, user_of=self._user_of)
+        kept = hub.result_cache.keep(record, outcome, hub.now, user_of=self._user_of)
         if hub.journal is None or not kept:
             return 0
         for task in kept:

@@ -6,12 +6,11 @@ is one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
-from taskmesh.core.hub.journal_entries import JournalEntries
+from taskmesh.core.hub.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_MASK, plain
 from taskmesh.core.link import size_of_failure
@@ -35,11 +34,10 @@ class DeadLetters:
         evicted: how many have gone before their time.
     """
 
-    def __init__(self, most_bytes: int, journal: JournalEntries | None) -> None:
-        self.letters: dict[int, JournalLetter] = {}
+    def __init__(self, most_bytes: int, journal: JournalChanges | None) -> None:
+        self.letters: JournaledDict[int, JournalLetter] = JournaledDict(journal, LETTER)
         self.evicted = 0
         self._most_bytes = most_bytes
-        self._journal = journal
         self._size = 0
 
     def view(self) -> dict[str, int]:
@@ -68,8 +66,8 @@ class DeadLetters:
         letter = JournalLetter(
             wall, user, client, state.name, record.spec.spec, run, replace(failed, pickled=b"")
         )
-        self._insert(record.id, letter)
-        self._write(record.id)
+        self.letters[record.id] = letter
+        self._size += _size_of(letter)
         while self.letters and (self._size > self._most_bytes or len(self.letters) > MOST):
             self.drop(next(iter(self.letters)))
             self.evicted += 1
@@ -92,29 +90,16 @@ class DeadLetters:
                 return
             self.drop(task)
 
-    def rewrite(self) -> None:
-        for task in self.letters:
-            self._write(task)
-
-    def restore(self, entries: Mapping[int, JournalLetter]) -> None:
-        for task, letter in sorted(entries.items(), key=lambda entry: entry[1].at):
-            self._insert(task, letter)
-
-    def _insert(self, task: int, letter: JournalLetter) -> None:
-        self.letters[task] = letter
-        self._size += _size_of(letter)
-
-    def _write(self, task: int) -> None:
-        if self._journal is not None:
-            self._journal.put(LETTER, task, self.letters[task])
+    def restored(self) -> None:
+        """Letters have been read: have them in order."""
+        for task, letter in sorted(self.letters.items(), key=lambda item: item[1].at):
+            self.letters.data.move_to_end(task)
+            self._size += _size_of(letter)
 
     def drop(self, task: int) -> None:
         letter = self.letters.pop(task, None)
-        if letter is None:
-            return
-        self._size -= _size_of(letter)
-        if self._journal is not None:
-            self._journal.put(LETTER, task, None)
+        if letter is not None:
+            self._size -= _size_of(letter)
 
 
 def _size_of(letter: JournalLetter) -> int:

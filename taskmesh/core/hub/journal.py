@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
-from taskmesh.core.hub.journal_entries import JournalEntries
+from taskmesh.core.hub.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.core.hub.spec_entry import SpecEntry
-from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire.journal import (
     CHUNK,
     ENDS,
@@ -28,7 +28,6 @@ from taskmesh.wire.journal import (
     Ends,
     JournalChunk,
     JournalOutcome,
-    key_of,
 )
 from taskmesh.wire.runs import CALL, PROMISE, DoneRun, Failed, Run, Spec, Value
 
@@ -71,9 +70,6 @@ class ChunkBook:
     def is_over(self) -> bool:
         return len(self.over) == len(self._members)
 
-    def ends(self) -> Ends:
-        return Ends(sorted(self.over))
-
 
 class ClientBook:
     """The chunks of one client.
@@ -82,19 +78,14 @@ class ClientBook:
         chunks: by their first task.
         strays: chunks that have a task between two of another one, by each of their tasks.
         needed: how many tasks that are not over depend on a task.
-        values: of these, the outcomes that are written down.
-        outcomes: of tasks that have ended and are not over, as far as they are written down, each with the
-            number of the changes that have it.
     """
 
-    __slots__ = ("_firsts", "chunks", "needed", "outcomes", "strays", "values")
+    __slots__ = ("_firsts", "chunks", "needed", "strays")
 
     def __init__(self) -> None:
         self.chunks: dict[int, ChunkBook] = {}
         self.strays: dict[int, ChunkBook] = {}
         self.needed: Counter[int] = Counter()
-        self.values: dict[int, Value] = {}
-        self.outcomes: dict[int, tuple[JournalOutcome, int]] = {}
         self._firsts: list[int] = []
 
     def __bool__(self) -> bool:
@@ -128,9 +119,7 @@ class ClientBook:
             self.needed[upstream] -= 1
             if not self.needed[upstream]:
                 del self.needed[upstream]
-                if upstream in self.values:
-                    del self.values[upstream]
-                    unused.append(upstream)
+                unused.append(upstream)
         return unused
 
     def drop(self, chunk: ChunkBook) -> None:
@@ -145,37 +134,39 @@ class ClientBook:
                 del self.strays[seq]
 
 
-class Journal(JournalEntries):
-    """The book of one hub: of what is written of tasks."""
+class Journal(JournalChanges):
+    """The book of one hub: of what is written of tasks.
+
+    Attributes:
+        specs: those of chunks, by number.
+        chunks: by number.
+        values: outcomes of tasks that others depend on which are not over, by id.
+        outcomes: of tasks that have ended and are not over, as far as others may hear of them, by id.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._next = 1
         self._clients: dict[int, ClientBook] = {}
-        self._specs: dict[int, Spec] = {}
         self._uses: Counter[int] = Counter()  # of specs, by chunks
-        self._touched: dict[int, ChunkBook] = {}
-        self._unused: dict[str, None] = {}  # entries that are to go once their tasks are known to be over
+        self.specs: JournaledDict[int, Spec] = JournaledDict(self, SPEC)
+        self.chunks: JournaledDict[int, ChunkBook] = JournaledDict(
+            self,
+            CHUNK,
+            encode=lambda _, chunk: chunk.entry,
+            decode=lambda number, entry: (number, ChunkBook(number, entry)),
+        )
+        self._ends: JournaledDict[int, set[int]] = JournaledDict(
+            self,
+            ENDS,
+            encode=lambda _, over: Ends(sorted(over)),
+            decode=lambda number, entry: (number, set(entry.seqs)),
+        )
+        self.values: JournaledDict[int, Value] = JournaledDict(self, VALUE)
+        self.outcomes: JournaledDict[int, JournalOutcome] = JournaledDict(self, OUTCOME)
 
     def __len__(self) -> int:
-        strays = {chunk.number for book in self._clients.values() for chunk in book.strays.values()}
-        return len(strays) + sum(len(book.chunks) for book in self._clients.values())
-
-    def rewrite(self) -> None:
-        """The journal has lost what was written: have all of it written again."""
-        self._touched.clear()
-        self._unused.clear()
-        self.changes = {key_of(SPEC, number): spec for number, spec in self._specs.items()}
-        for client, book in self._clients.items():
-            for value in book.values.values():
-                self.changes[_task_key(VALUE, client, value.seq)] = value
-            for seq, (outcome, _) in book.outcomes.items():
-                self._put_outcome(client, book, seq, outcome)
-            strays = {chunk.number: chunk for chunk in book.strays.values()}
-            for chunk in (*book.chunks.values(), *strays.values()):
-                self.changes[key_of(CHUNK, chunk.number)] = chunk.entry
-                self.changes[key_of(ENDS, chunk.number)] = chunk.ends()
-        self.is_whole = True
+        return len(self.chunks)
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -187,76 +178,63 @@ class Journal(JournalEntries):
             specs: those that the hub knows, by number.
             values: outcomes that they need, of tasks that ended before.
         """
-        number, self._next = self._next, self._next + 1
-        for spec in self._enter(number, entry, specs):
-            self.changes[key_of(SPEC, spec)] = self._specs[spec]
-        self.changes[key_of(CHUNK, number)] = entry
+        chunk = self.chunks[self._next] = ChunkBook(self._next, entry)
+        for spec in chunk.specs:
+            if spec not in self.specs.data:
+                self.specs[spec] = specs[spec].spec
+        self._enter(chunk)
         self.bring(entry.client, values)
 
     def bring(self, client: int, values: Iterable[Value]) -> None:
         """Write down those of a client's outcomes that tasks which are not over depend on."""
-        book = self._clients.get(client, ClientBook())
         for value in values:
-            known = book.values.get(value.seq)
-            if value.seq in book.needed and (known is None or (known.is_bare and not value.is_bare)):
-                self._keep(client, book, value)
+            known = self.values.get(client << SEQ_BITS | value.seq)
+            if self.needed(client, value.seq) and (known is None or (known.is_bare and not value.is_bare)):
+                self.values[client << SEQ_BITS | value.seq] = value
 
     def values_for(self, client: int, run: Run) -> list[Value]:
         """Return the outcomes that are written of the tasks which those of a run depend on."""
-        values = self._clients.get(client, ClientBook()).values
         upstream = {seq for _, needs, after in edges_of(run) for seq in needs | after}
-        return [values[seq] for seq in sorted(upstream & values.keys())]
+        found = [self.values.get(client << SEQ_BITS | seq) for seq in sorted(upstream)]
+        return [value for value in found if value is not None]
 
-    def restore(
-        self, number: int, entry: JournalChunk, ends: Ends | None, specs: Mapping[int, SpecEntry]
-    ) -> JournalChunk | None:
-        """Take in a chunk that is written; return what is left of it, None if nothing is."""
-        self._next = max(self._next, number + 1)
-        self._enter(number, entry, specs)
-        if ends is not None:
-            over = frozenset(ends.seqs)
-            self.over(entry.client, ends.seqs)
-            runs = [without(run, over) if not over.isdisjoint(run.seqs) else run for run in entry.runs]
-            entry = replace(entry, runs=[run for run in runs if run.seqs])
-        return entry if entry.runs else None
+    def restore(self, kept: Callable[[JournalChunk], Iterable[int]]) -> list[JournalChunk]:
+        """Take in the chunks that are written; return what is left of them.
 
-    def restore_values(self, client: int, values: Iterable[Value]) -> list[Value]:
-        """Take in outcomes that are written; return those that tasks depend on, and drop the others."""
-        book = self._clients.get(client, ClientBook())
-        needed = []
-        for value in values:
-            if value.seq in book.needed:
-                book.values[value.seq] = value
-                needed.append(value)
-            else:
-                self.changes[_task_key(VALUE, client, value.seq)] = None
-        return needed
-
-    def restore_outcomes(self, client: int, outcomes: Mapping[int, JournalOutcome]) -> list[int]:
-        """Take in outcomes that wait for a client, by task; return those tasks, and drop what is over."""
-        book = self._clients.get(client, ClientBook())
-        waiting = []
-        for seq, outcome in outcomes.items():
-            if book.find(seq) is None:
-                self.changes[_task_key(OUTCOME, client, seq)] = None
-            else:
-                book.outcomes[seq] = outcome, 0
-                waiting.append(seq)
-        return waiting
+        Args:
+            kept: gives those tasks of a chunk that are over since their outcome is kept: it is written first.
+        """
+        chunks = list(self.chunks.values())
+        for chunk in chunks:
+            self._enter(chunk)
+        left = []
+        for chunk in chunks:
+            entry, book = chunk.entry, self._clients[chunk.entry.client]
+            for seq in {*self._ends.get(chunk.number, ()), *kept(entry)}:
+                if seq in chunk:
+                    book.let_go(chunk, seq)
+            if chunk.over:
+                self._shrink(book, chunk)
+                runs = [without(run, chunk.over) for run in entry.runs]
+                entry = replace(entry, runs=[run for run in runs if run.seqs])
+            left.append(entry)
+        for number in self._ends.keys() - self.chunks.keys():
+            del self._ends[number]
+        for task in [task for task in self.values if not self.needed(client_of(task), seq_of(task))]:
+            del self.values[task]
+        for task in [task for task in self.outcomes if not self.has(client_of(task), seq_of(task))]:
+            del self.outcomes[task]
+        return [chunk for chunk in left if chunk.runs]
 
     def needed(self, client: int, seq: int) -> bool:
         """Return True if a task that is not over depends on this one."""
         book = self._clients.get(client)
         return book is not None and seq in book.needed
 
-    def _enter(self, number: int, entry: JournalChunk, specs: Mapping[int, SpecEntry]) -> list[int]:
-        """Note a chunk; return the specs that no chunk before it has."""
-        chunk = ChunkBook(number, entry)
-        fresh = [spec for spec in chunk.specs if spec not in self._specs]
-        self._specs.update((spec, specs[spec].spec) for spec in fresh)
+    def _enter(self, chunk: ChunkBook) -> None:
+        self._next = max(self._next, chunk.number + 1)
         self._uses.update(chunk.specs)
-        self._clients.setdefault(entry.client, ClientBook()).add(chunk)
-        return fresh
+        self._clients.setdefault(chunk.entry.client, ClientBook()).add(chunk)
 
     # --- out ----------------------------------------------------------------------------------------------
 
@@ -283,7 +261,8 @@ class Journal(JournalEntries):
             self.over(client, run.seqs)
         for failure in failed:
             if failure.seq in book.needed:
-                self._keep(client, book, Value(failure.seq, attempt=failure.attempt, failed=failure))
+                value = Value(failure.seq, attempt=failure.attempt, failed=failure)
+                self.values[client << SEQ_BITS | failure.seq] = value
             self.over(client, [failure.seq])
 
     def hold(self, run: DoneRun, entry: SpecEntry | None) -> None:
@@ -294,7 +273,8 @@ class Journal(JournalEntries):
         name = "" if entry is None else entry.spec.name
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             if seq in book.needed and len(payload):
-                self._keep(run.client, book, Value(seq, payload, name, run.attempt - run.returns))
+                value = Value(seq, payload, name, run.attempt - run.returns)
+                self.values[run.client << SEQ_BITS | seq] = value
 
     def ended(self, client: int, outcome: DoneRun | Failed) -> int:
         """Write down how tasks have ended that are not over: they need not run again.
@@ -308,86 +288,62 @@ class Journal(JournalEntries):
         seqs = [outcome.seq] if isinstance(outcome, Failed) else outcome.seqs
         last = 0
         for index, seq in enumerate(seqs):
-            if seq not in book.outcomes:
+            task = client << SEQ_BITS | seq
+            if task not in self.outcomes:
                 if book.find(seq) is None:
                     continue
                 if isinstance(outcome, Failed):
-                    entry = JournalOutcome(None, outcome)
+                    self.outcomes[task] = JournalOutcome(None, outcome)
                 else:
                     alone = replace(outcome, seqs=[seq], payloads=[outcome.payloads[index]])
-                    entry = JournalOutcome(alone, None)
-                self._put_outcome(client, book, seq, entry)
-            last = max(last, book.outcomes[seq][1])
-        return self.pending(last)
-
-    def _put_outcome(self, client: int, book: ClientBook, seq: int, outcome: JournalOutcome) -> None:
-        book.outcomes[seq] = outcome, self.upcoming
-        self.changes[_task_key(OUTCOME, client, seq)] = outcome
+                    self.outcomes[task] = JournalOutcome(alone, None)
+            last = max(last, self.outcomes.pending(task))
+        return last
 
     def has(self, client: int, seq: int) -> bool:
         """Return True if a task is written down and not over."""
         book = self._clients.get(client)
         return book is not None and book.find(seq) is not None
 
-    def given_up(self, client: int, seq: int) -> None:
-        """A task was cancelled, and its client does not wait to hear of it."""
-        book = self._clients.get(client)
-        if book is not None:
-            if seq in book.needed:
-                self._keep(client, book, Value(seq, failed=Failed(0, seq, 0, "cancelled")))
-            self.over(client, [seq])
-
     def over(self, client: int, seqs: Iterable[int]) -> None:
-        """Nobody waits for these tasks any more, nor for their outcomes."""
+        """Nobody waits for these tasks any more, nor for their outcomes.
+
+        Which tasks of a chunk are over is written now and then. What they needed and how they ended goes with
+        that, not before: a hub that found a task without what it needs could neither run it nor end it.
+        """
         book = self._clients.get(client)
         if book is None:
             return
+        touched = {}
         for seq in seqs:
             chunk = book.find(seq)
             if chunk is None:
                 continue
-            self._touched[chunk.number] = chunk
-            if book.outcomes.pop(seq, None) is not None:
-                self._unused[_task_key(OUTCOME, client, seq)] = None
+            touched[chunk.number] = chunk
+            self.outcomes.drop_later(client << SEQ_BITS | seq)
             for unused in book.let_go(chunk, seq):
-                self._unused[_task_key(VALUE, client, unused)] = None
-            if chunk.is_over:
-                book.drop(chunk)
-                self._drop(chunk)
+                self.values.drop_later(client << SEQ_BITS | unused)
+        for chunk in touched.values():
+            self._shrink(book, chunk)
+        if not self._ends.later:
+            self.outcomes.flush()
+            self.values.flush()
+
+    def _shrink(self, book: ClientBook, chunk: ChunkBook) -> None:
+        """Tasks of a chunk are over; it goes with the last of them."""
+        if not chunk.is_over:
+            self._ends.put_later(chunk.number, chunk.over)
+            return
+        book.drop(chunk)
         if not book:
-            self._clients.pop(client, None)
-        if self._unused and not self._touched:
-            self._drop_unused()
-
-    def _keep(self, client: int, book: ClientBook, value: Value) -> None:
-        book.values[value.seq] = value
-        self.changes[_task_key(VALUE, client, value.seq)] = value
-        self._unused.pop(_task_key(VALUE, client, value.seq), None)
-
-    def _drop(self, chunk: ChunkBook) -> None:
-        self._touched.pop(chunk.number, None)
-        self.changes[key_of(CHUNK, chunk.number)] = None
-        self.changes[key_of(ENDS, chunk.number)] = None
+            del self._clients[chunk.entry.client]
+        del self.chunks[chunk.number]
+        if chunk.number in self._ends:
+            del self._ends[chunk.number]
         for spec in chunk.specs:
             self._uses[spec] -= 1
             if not self._uses[spec]:
-                del self._specs[spec], self._uses[spec]
-                self.changes[key_of(SPEC, spec)] = None
-
-    def sweep(self) -> None:
-        """Write down which tasks of chunks are over, of those where that has changed.
-
-        What they needed and how they ended goes with it, not before: a hub that found a task without what it
-        needs could neither run it nor end it.
-        """
-        touched, self._touched = self._touched, {}
-        for number, chunk in touched.items():
-            self.changes[key_of(ENDS, number)] = chunk.ends()
-        self._drop_unused()
-
-    def _drop_unused(self) -> None:
-        unused, self._unused = self._unused, {}
-        self.changes.update(unused)
+                del self.specs[spec], self._uses[spec]
 
 
 def is_durable(spec: Spec) -> bool:
@@ -401,10 +357,6 @@ def edges_of(run: Run) -> Iterator[tuple[int, frozenset[int], frozenset[int]]]:
     none: list[list[int]] = [[]] * len(run.seqs)
     for seq, needs, after in zip(run.seqs, run.needs or none, run.after or none, strict=True):
         yield seq, frozenset(needs), frozenset(after)
-
-
-def _task_key(kind: str, client: int, seq: int) -> str:
-    return key_of(kind, client << SEQ_BITS | seq)
 
 
 def without(run: Run, seqs: Set[int]) -> Run:

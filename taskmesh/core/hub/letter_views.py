@@ -41,7 +41,7 @@ class LetterViews:
         """
         letters = self._dead_letters.letters
         if query.what == LISTED:
-            seen = (one for one in reversed(letters.items()) if sees_all(user) or one[1].user == user)
+            seen = (one for one in reversed(letters.data.items()) if sees_all(user) or one[1].user == user)
             newest = islice(seen, max(1, query.limit))
             return m.Answer(query.number, [_row(text_of(task), letter) for task, letter in newest])
         if query.what not in (SHOWN, CALL):

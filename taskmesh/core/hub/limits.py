@@ -12,10 +12,12 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from taskmesh.core.hub.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.core.hub.states import Cause, TaskRecord
+from taskmesh.wire.journal import LIMIT, WINDOW, JournalWindow
 from taskmesh.wire.runs import LimitRule
 
 EXACT = 1000
@@ -253,26 +255,39 @@ class Limits:
         started: time at which the hub has started.
         lease: seconds for which windows count as full and no task with a limit on tasks at a time starts,
             since a hub before this one may have let some go; 0 if there was none.
+        journal: where rules of operators and starts in windows longer than a lease are written down.
+        offset: returns the time on the wall less the hub's own.
 
     Attributes:
         counters: those in use, by name and key; empty while no task has a limit.
         rules: the newest rule of each name that code has stated.
         fixed: rules that an operator has set, which go before those of code.
+        windows: counters whose starts are written down now and then.
         recovers: pools of an earlier hub may run tasks that have not been listed here.
         listed: tasks that pools hold and nobody has asked this hub for, with the names and keys of their
             limits.
         now: the time.
     """
 
-    def __init__(self, started: float = 0.0, lease: float = 0.0) -> None:
+    def __init__(
+        self,
+        started: float = 0.0,
+        lease: float = 0.0,
+        journal: JournalChanges | None = None,
+        offset: Callable[[], float] = float,
+    ) -> None:
         self.counters: dict[tuple[str, str], LimitCounter] = {}
         self.rules: dict[str, LimitRule] = {}
-        self.fixed: dict[str, LimitRule] = {}
+        self.fixed: JournaledDict[str, LimitRule] = JournaledDict(
+            journal, LIMIT, decode=lambda _, rule: (rule.name, rule)
+        )
+        self.windows: JournaledDict[tuple[str, str], LimitCounter] = JournaledDict(
+            journal, WINDOW, encode=self._entry, decode=self._counter_of
+        )
         self.recovers = lease > 0
         self.listed: dict[int, tuple[tuple[str, str], ...]] = {}
         self.now = started
-        self.started: set[tuple[str, str]] | None = None
-        self._started, self._lease = started, lease
+        self._started, self._lease, self._offset = started, lease, offset
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, LimitCounter]] = []
         self._idle: list[tuple[float, int, LimitCounter]] = []
@@ -403,8 +418,8 @@ class Limits:
         for rule in record.spec.spec.limits:
             counter = self.counter(rule, record.part or "")
             counter.start(record.id, self.now)
-            if self.started is not None and rule.window:
-                self.started.add(counter.key)
+            if rule.window:
+                self._write(counter)
 
     def adopt(self, record: TaskRecord) -> None:
         """A pool has a task with limits that it was not sent here: it runs, and its start was counted."""
@@ -426,6 +441,26 @@ class Limits:
                 if started and took is not None and counter.window is not None:
                     self._ended.append((counter.window, started, took))
                 self.release(counter)
+
+    # --- the journal --------------------------------------------------------------------------------------
+
+    def _write(self, counter: LimitCounter) -> None:
+        """Have starts written; no shorter windows than a lease, which the next hub takes as full for it."""
+        if counter.window is not None and counter.rule.window > self._lease:
+            self.windows.put_later(counter.key, counter)
+        else:
+            self.windows.drop_later(counter.key)
+
+    def _entry(self, key: tuple[str, str], counter: LimitCounter) -> JournalWindow:
+        starts = counter.window.starts if counter.window is not None else []
+        return JournalWindow(counter.rule, key[1], [(when + self._offset(), count) for when, count in starts])
+
+    def _counter_of(self, _: int, entry: JournalWindow) -> tuple[tuple[str, str], LimitCounter]:
+        counter = self.counter(entry.rule, entry.part)
+        if counter.window is not None:
+            for when, count in entry.starts:
+                counter.window.add(min(self.now, when - self._offset()), count)
+        return counter.key, counter
 
     # --- tasks of an earlier hub --------------------------------------------------------------------------
 
@@ -477,6 +512,7 @@ class Limits:
         for counter in list(self.counters.values()):
             if counter.window is None:
                 counter.reopen()
+            self.release(counter)  # of what the journal had, nothing may ask
 
     def sweep(self) -> None:
         """Forget counters that nothing asks and whose window is empty."""
@@ -493,8 +529,6 @@ class Limits:
         empty_at = counter.window.empty_at if counter.window is not None else 0.0
         if empty_at <= self.now:
             self._forget(counter)
-            if self.started is not None and counter.window is not None:
-                self.started.add(counter.key)
         elif not counter.is_parting:
             counter.is_parting = True
             heapq.heappush(self._idle, (empty_at, next(self._numbers), counter))
@@ -503,6 +537,7 @@ class Limits:
         key = counter.key
         if self.counters.pop(key, None) is None:
             return
+        self.windows.drop_later(key)
         name = key[0]
         of_name = self._of_name[name]
         del of_name[key]

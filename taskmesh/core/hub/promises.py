@@ -30,7 +30,7 @@ class Promises:
         if first:
             outcome = self._outcome(client, fulfil)
             user = self._hub.owner(client)
-            self._hub.result_cache.keep_for(key, fulfil.keep, outcome, now, wall=self._hub.wall, user=user)
+            self._hub.result_cache.keep_for(key, fulfil.keep, outcome, now, user=user)
             record = ledger.by_key(*key)
             if record is not None and record.spec.is_promise:
                 if isinstance(outcome, DoneRun):

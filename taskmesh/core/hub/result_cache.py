@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from taskmesh.core.hub.journal_entries import JournalEntries
+from taskmesh.core.hub.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, plain
 from taskmesh.core.link import size_of, size_of_failure
 from taskmesh.wire.journal import KEPT, JournalKept
-from taskmesh.wire.runs import DoneRun, Failed
+from taskmesh.wire.runs import UNKNOWN, DoneRun, Failed
 
 KEPT_BYTES: Final = 1 << 30
 ENTRY: Final = 800
@@ -41,16 +40,14 @@ class CachedOutcome:
         tasks: the ids by which it can be asked for.
         user: whose tasks these are.
         size: the bytes that it is counted for.
-        change: the number of the journal's changes that have it.
     """
 
-    __slots__ = ("change", "key", "number", "outcome", "size", "tasks", "until", "user")
+    __slots__ = ("key", "number", "outcome", "size", "tasks", "until", "user")
 
     def __init__(
         self, number: int, until: float, outcome: Outcome, key: Key | None, tasks: list[int], user: str
     ) -> None:
         self.number = number
-        self.change = 0
         self.until = until
         self.outcome = outcome
         self.key = key
@@ -59,9 +56,14 @@ class CachedOutcome:
         size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
         self.size = size + ENTRY + (len(key[0]) + len(key[1]) if key is not None else 0)
 
-    def entry(self, until: float) -> JournalKept:
-        """Return the entry of the journal, with the time on the wall until which it is kept."""
-        entry = JournalKept(until, [(task >> SEQ_BITS, task & SEQ_MASK) for task in self.tasks], self.user)
+    def entry(self, offset: float) -> JournalKept:
+        """Return the entry of the journal.
+
+        Args:
+            offset: the time on the wall less the hub's own.
+        """
+        tasks = [(task >> SEQ_BITS, task & SEQ_MASK) for task in self.tasks]
+        entry = JournalKept(self.until + offset, tasks, self.user)
         if self.key is not None:
             entry.name, entry.key = self.key[0], plain(self.key[1])
         if isinstance(self.outcome, Failed):
@@ -70,6 +72,14 @@ class CachedOutcome:
             entry.done = self.outcome
         return entry
 
+    @classmethod
+    def of(cls, number: int, entry: JournalKept, offset: float) -> CachedOutcome:
+        """Return the outcome of an entry that `entry` has made."""
+        outcome = entry.done or entry.failed or Failed(0, 0, 0, UNKNOWN)
+        key = (entry.name, owned(entry.user, entry.key)) if entry.key and _answers(outcome) else None
+        tasks = [client << SEQ_BITS | seq for client, seq in entry.tasks]
+        return cls(number, entry.until - offset, outcome, key, tasks, entry.user)
+
 
 class ResultCache:
     """Outcomes by key and by id. The oldest go when there is no room for a new one.
@@ -77,18 +87,28 @@ class ResultCache:
     Args:
         limit: bytes of all outcomes together.
         journal: where they are written down, if there is one.
+        offset: returns the time on the wall less the hub's own.
 
     Attributes:
         size: bytes that are kept.
         evicted: how many have gone before their time, since there was no room.
     """
 
-    def __init__(self, limit: int = KEPT_BYTES, journal: JournalEntries | None = None) -> None:
+    def __init__(
+        self,
+        limit: int = KEPT_BYTES,
+        journal: JournalChanges | None = None,
+        offset: Callable[[], float] = float,
+    ) -> None:
         self.size = 0
         self.evicted = 0
         self._limit = limit
-        self._journal = journal
-        self._kept: OrderedDict[int, CachedOutcome] = OrderedDict()
+        self._kept: JournaledDict[int, CachedOutcome] = JournaledDict(
+            journal,
+            KEPT,
+            encode=lambda _, cached: cached.entry(offset()),
+            decode=lambda number, entry: (number, CachedOutcome.of(number, entry, offset())),
+        )
         self._by_key: dict[Key, CachedOutcome] = {}
         self._by_task: dict[int, CachedOutcome] = {}
         self._ends: list[tuple[float, int]] = []  # a heap, with ends of such as went before
@@ -106,7 +126,6 @@ class ResultCache:
         outcome: Outcome,
         now: float,
         *,
-        wall: float = 0.0,
         user_of: Callable[[int], str] = _nobody,
     ) -> list[int]:
         """Note how a task ended, if its spec asks for that; return the ids by which that can be asked for.
@@ -115,7 +134,6 @@ class ResultCache:
             record: the task.
             outcome: its result, or its bad end.
             now: the time.
-            wall: the time on the wall.
             user_of: gives the user whose task one of them is: several may wait, by its key.
         """
         spec, extra = record.spec.spec, record.extra
@@ -129,57 +147,45 @@ class ResultCache:
         kept: list[int] = []
         for user, tasks in (users or {"": []}).items():
             cached = CachedOutcome(self._next, now + spec.keep, outcome, key, tasks, user)
-            kept += tasks if self._put(cached, wall + spec.keep) else []
+            kept += tasks if self._put(cached) else []
             key = None  # the first one answers it
         return kept
 
-    def keep_for(
-        self, key: Key, keep: float, outcome: Outcome, now: float, *, wall: float = 0.0, user: str = ""
-    ) -> None:
+    def keep_for(self, key: Key, keep: float, outcome: Outcome, now: float, *, user: str = "") -> None:
         """Note an outcome for `keep` seconds, if another attempt would come to it as well."""
         if keep <= 0 or not _answers(outcome):
             return
-        self._put(CachedOutcome(self._next, now + keep, outcome, key, [], user), wall + keep)
+        self._put(CachedOutcome(self._next, now + keep, outcome, key, [], user))
 
-    def add(self, key: Key, task: int, now: float, *, wall: float = 0.0, user: str = "") -> CachedOutcome:
+    def add(self, key: Key, task: int, user: str = "") -> CachedOutcome:
         """Have another task answered with the outcome of a key: it can be asked for by its id, too."""
         first = self._by_key[key]
         cached = CachedOutcome(self._next, first.until, first.outcome, None, [task], user)
-        self._put(cached, wall + first.until - now)
+        self._put(cached)
         return cached
 
     def pending(self, cached: CachedOutcome) -> int:
         """Return the number of the journal's changes after which an outcome may be told; 0: now."""
-        return self._journal.pending(cached.change) if self._journal is not None else 0
+        return self._kept.pending(cached.number)
 
-    def read(self, number: int, entry: JournalKept, now: float, *, wall: float) -> None:
-        self._next = max(self._next, number + 1)
-        outcome = entry.done or entry.failed
-        left = entry.until - wall
-        if outcome is None or left <= 0:
-            self._drop(number)
-            return
-        key = (entry.name, owned(entry.user, entry.key)) if entry.key and _answers(outcome) else None
-        tasks = [client << SEQ_BITS | seq for client, seq in entry.tasks]
-        self._insert(CachedOutcome(number, now + left, outcome, key, tasks, entry.user))
+    def restored(self) -> None:
+        """Outcomes have been read: find them by key and by id."""
+        for cached in list(self._kept.values()):
+            self._next = cached.number + 1
+            self._count_in(cached)
 
-    def rewrite(self, now: float, *, wall: float) -> None:
-        for cached in self._kept.values():
-            self._write(cached, wall + cached.until - now)
-
-    def _put(self, cached: CachedOutcome, until: float) -> bool:
-        """Keep an outcome until a time on the wall, if it is not too large for any room."""
+    def _put(self, cached: CachedOutcome) -> bool:
+        """Keep an outcome, if it is not too large for any room."""
         if cached.key is not None and cached.key in self._by_key:
             self._forget(self._by_key[cached.key])
         if cached.size > self._limit:
             return False
         self._next += 1
-        self._insert(cached)
-        self._write(cached, until)
+        self._kept[cached.number] = cached
+        self._count_in(cached)
         return True
 
-    def _insert(self, cached: CachedOutcome) -> None:
-        self._kept[cached.number] = cached
+    def _count_in(self, cached: CachedOutcome) -> None:
         if cached.key is not None:
             self._by_key[cached.key] = cached
         self._by_task.update(dict.fromkeys(cached.tasks, cached))
@@ -215,16 +221,6 @@ class ResultCache:
         for task in cached.tasks:
             if self._by_task.get(task) is cached:
                 del self._by_task[task]
-        self._drop(cached.number)
-
-    def _write(self, cached: CachedOutcome, until: float) -> None:
-        if self._journal is not None:
-            cached.change = self._journal.upcoming
-            self._journal.put(KEPT, cached.number, cached.entry(until))
-
-    def _drop(self, number: int) -> None:
-        if self._journal is not None:
-            self._journal.put(KEPT, number, None)
 
 
 def _answers(outcome: Outcome) -> bool:

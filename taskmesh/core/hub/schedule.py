@@ -73,7 +73,7 @@ class ScheduleRecord:
         return JournalSchedule(self.declaration, self.user, self.paused)
 
     def cursor_entry(self) -> JournalCursor:
-        return JournalCursor(self.cursor, dict(self.counts))
+        return JournalCursor(self.name, self.cursor, dict(self.counts))
 
     def restore(self, entry: JournalSchedule, cursor: JournalCursor | None) -> None:
         """Go on where an earlier hub was."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
 
+from taskmesh.core.hub.journaled_dict import JournaledDict
 from taskmesh.core.hub.schedule import ScheduleRecord, rate_of, when_of
 from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
@@ -55,6 +55,12 @@ class Schedules:
         self._ledger = hub.ledger
         self.deadline = math.inf
         self.records: dict[str, ScheduleRecord] = {}
+        self._written: JournaledDict[str, JournalSchedule] = JournaledDict(
+            hub.journal, SCHEDULE, decode=lambda _, entry: (entry.declaration.name, entry)
+        )
+        self._cursors: JournaledDict[str, JournalCursor] = JournaledDict(
+            hub.journal, CURSOR, decode=lambda _, entry: (entry.name, entry)
+        )
         self._due: list[tuple[float, int, ScheduleRecord | TaskRecord]] = []
         self._limit = FEW
         self._count = 0
@@ -250,33 +256,35 @@ class Schedules:
             self._ledger.requeue(record)
 
     def _put(self, schedule: ScheduleRecord) -> None:
-        journal = self._hub.journal
-        if journal is not None and schedule.declaration.spec.durable is not False:
-            journal.put_named(SCHEDULE, (schedule.name,), schedule.written())
+        """Have a schedule written, unless it is not durable."""
+        if schedule.declaration.spec.durable is not False:
+            self._written[schedule.name] = schedule.written()
             self._put_cursor(schedule)
+        else:
+            self._drop(schedule.name)
 
     def _put_cursor(self, schedule: ScheduleRecord) -> None:
-        journal = self._hub.journal
-        if journal is not None and schedule.declaration.spec.durable is not False:
-            journal.put_named(CURSOR, (schedule.name,), schedule.cursor_entry())
+        if schedule.name in self._written:
+            self._cursors[schedule.name] = schedule.cursor_entry()
 
-    def rewrite(self) -> None:
-        for schedule in self.records.values():
-            self._put(schedule)
+    def _drop(self, name: str) -> None:
+        self._written.pop(name, None)
+        self._cursors.pop(name, None)
 
-    def restore(self, entries: Mapping[int, JournalSchedule], cursors: Mapping[int, JournalCursor]) -> None:
-        for number, entry in entries.items():
+    def restored(self) -> None:
+        """Schedules have been read: go on with them."""
+        for name, entry in self._written.items():
             try:
                 schedule = self._add(entry.declaration, entry.user)
             except BadTiming as error:
-                text = f"the schedule {entry.declaration.name} of the journal is not kept: {error}"
-                self._hub.log("schedule.refused", {"schedule": entry.declaration.name, "text": text})
+                text = f"the schedule {name} of the journal is not kept: {error}"
+                self._hub.log("schedule.refused", {"schedule": name, "text": text})
                 continue
-            schedule.restore(entry, cursors.get(number))
+            schedule.restore(entry, self._cursors.get(name))
             self._plan(schedule)
         self._renew()
 
-    def restored(self, chunk: JournalChunk) -> None:
+    def entered(self, chunk: JournalChunk) -> None:
         """Take note of the firings in a chunk of the journal that has been entered."""
         for run in chunk.runs:
             record = self._ledger.tasks.get(chunk.client << SEQ_BITS | run.seqs[0])
@@ -391,9 +399,7 @@ class Schedules:
         if schedule is None:
             return False
         self._count_out(schedule)
-        if self._hub.journal is not None:
-            self._hub.journal.put_named(SCHEDULE, (name,), None)
-            self._hub.journal.put_named(CURSOR, (name,), None)
+        self._drop(name)
         self._hub.log("schedule.removed", {"schedule": name, "text": f"{name} was removed: {reason}"})
         return True
 

@@ -11,7 +11,7 @@ from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.dead_letters import DeadLetters
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.journal_entries import JournalEntries
+from taskmesh.core.hub.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.limits import Limits
@@ -39,14 +39,17 @@ class House:
         journal: the hub's journal, if it has one: the next hub is the same clients then.
 
     Attributes:
-        clients: their ids, by user.
+        clients: their ids, by user; those that have had tasks.
     """
 
-    def __init__(self, epoch: int, journal: JournalEntries | None) -> None:
-        self.clients: dict[str, int] = {"": house_of(epoch)}
+    def __init__(self, epoch: int, journal: JournalChanges | None) -> None:
+        self.clients: JournaledDict[str, int] = JournaledDict(
+            journal,
+            HOUSE,
+            encode=lambda user, client: JournalHouse(client, user),
+            decode=lambda _, entry: (entry.user, entry.client),
+        )
         self._epoch = epoch
-        self._journal = journal
-        self._known: set[str] = set()
         self._seq = 0 if journal is None else epoch << EPOCH_BITS
 
     def is_own(self, client: int) -> bool:
@@ -63,25 +66,8 @@ class House:
         if user not in self.clients:
             numbers = (house_of(self._epoch, user, number) for number in count())
             self.clients[user] = next(client for client in numbers if not is_taken(client))
-        if user not in self._known:
-            self._known.add(user)
-            self._write(user)
         self._seq += 1
         return self.clients[user], self._seq
-
-    def restore(self, entry: JournalHouse) -> None:
-        """Be a client that the hub before was."""
-        self.clients[entry.user] = entry.client
-        self._known.add(entry.user)
-
-    def rewrite(self) -> None:
-        """Have the ids of those that have had tasks written."""
-        for user in self._known:
-            self._write(user)
-
-    def _write(self, user: str) -> None:
-        if self._journal is not None:
-            self._journal.put_named(HOUSE, (user,), JournalHouse(self.clients[user], user))
 
 
 class HubState:
@@ -115,7 +101,7 @@ class HubState:
         self.now = now
         self.journal = Journal() if config.journaled else None
         lease = 0.0 if config.first and self.journal is None else config.lease
-        self.ledger = Ledger(Limits(now, lease))
+        self.ledger = Ledger(Limits(now, lease, self.journal, self.offset))
         self.dependencies = Dependencies(self.ledger, config.client_max_bytes, config.max_bytes)
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
@@ -124,7 +110,7 @@ class HubState:
         self.unclaimed = Unclaimed(config, self.ledger, now)
         until = now if config.first else now + config.lease
         self.recovery = Recovery(self.ledger, QUIET_BEATS * config.beat, until)
-        self.result_cache = ResultCache(config.kept_bytes, self.journal)
+        self.result_cache = ResultCache(config.kept_bytes, self.journal, self.offset)
         self.letters = DeadLetters(config.kept_bytes, self.journal)
         self.sinks = Sinks(config, self.ledger.weigh)
         self.house = House(config.epoch, self.journal)
@@ -139,7 +125,11 @@ class HubState:
     @property
     def wall(self) -> float:
         """The time on the wall, in seconds since the epoch."""
-        return self.now + (self.clock_offset or 0.0)
+        return self.now + self.offset()
+
+    def offset(self) -> float:
+        """Return the time on the wall less the hub's own, 0 before it is known."""
+        return self.clock_offset or 0.0
 
     def owner(self, client: int) -> str:
         """Return the user whose a client's tasks are; empty without keys."""

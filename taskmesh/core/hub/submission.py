@@ -493,7 +493,7 @@ class Submissions:
             return False
         if entry.spec.detach:
             user = self._hub.owner(client)
-            cached = cache.add(key, client << SEQ_BITS | seq, now, wall=self._hub.wall, user=user)
+            cached = cache.add(key, client << SEQ_BITS | seq, user)
         kept = cached.outcome
         self._ledger.answered(client, seq)
         self._collector.give(of_task(kept, client << SEQ_BITS | seq), cache.pending(cached))

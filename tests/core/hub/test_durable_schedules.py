@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from taskmesh.core import events as ev
+from taskmesh.core.hub.ticks import BadTiming
 from tests.core.clockwork import WALL, Clockwork
 
 
@@ -26,6 +27,10 @@ def pass_time(world: Clockwork, seconds: float) -> None:
         world.rig.after(0.5)
         world.rig.beat(world.session)
         world.settle()
+
+
+def unknown(_timing: object) -> None:
+    raise BadTiming("no such time zone")
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -117,3 +122,35 @@ def test_a_journal_that_was_lost_gets_the_schedules_again():
     after = clockwork(world)
     pass_time(after, 30.0)
     assert after.ticks == [60.0]
+
+
+def test_one_that_is_not_durable_any_more_goes_from_the_journal():
+    world = clockwork()
+    world.put(period=60.0)
+    pass_time(world, 1.0)
+    assert {key[0] for key in world.rig.journal} >= {"d", "p"}
+
+    world.put(period=60.0, durable=False)
+    pass_time(world, 1.0)
+    assert {key[0] for key in world.rig.journal}.isdisjoint("dp")
+    pass_time(world, 40.0)
+    assert world.ticks == [60.0]
+    assert {key[0] for key in world.rig.journal}.isdisjoint("dp")
+
+
+def test_one_that_this_hub_cannot_keep_stays_in_the_journal(monkeypatch):
+    """The next hub may know its time zone."""
+    world = clockwork()
+    world.put(period=60.0)
+    pass_time(world, 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("taskmesh.core.hub.schedule.Ticks", unknown)
+        after = clockwork(world)
+    assert "schedule.refused" in [record.kind for record in after.rig.records]
+    after.rig.journal.clear()
+    after.rig.tell(ev.JournalTold({}, is_full=False, is_lost=True, news=[]))
+    after.rig.write()
+
+    last = clockwork(after)
+    pass_time(last, 30.0)
+    assert last.ticks == [60.0]

@@ -357,7 +357,7 @@ def test_a_journal_that_has_lost_what_was_written_is_written_again(rig):
     rig.tell(ev.JournalTold({}, is_full=False, is_lost=True, news=[]))
     assert [action.is_whole for action in rig.unwritten] == [True]
     rig.write()
-    assert {key: entry for key, entry in rig.journal.items() if entry != Ends([])} == before
+    assert rig.journal == before
 
 
 def test_a_journal_that_is_lost_is_written_again_though_it_has_nothing(rig):
@@ -514,3 +514,24 @@ def test_a_key_means_the_same_whoever_asks_before_and_after_a_restart(state, sub
     run_all(rig, pool)
     rig.write()
     assert rig.outcomes(client)[seq] == "done"
+
+
+@pytest.mark.parametrize("later", ["empty", "no window any more"])
+def test_a_window_that_no_task_asks_goes_from_the_next_hub_s_journal(rig, later):
+    one = spec(limits=(LimitRule("api", 5, 60.0),))
+    pool = rig.join()
+    past_recovery(rig, pool)
+    rig.submit(one=one)
+    run_all(rig, pool)
+    acknowledge(rig)
+    if later == "no window any more":
+        rig.hub.state.ledger.limits.set_rule(LimitRule("api", 5))
+    rig.after(0.5)
+    rig.write()
+    assert "w" in kinds(rig)
+
+    second = after_death(rig, wall=WALL + (100.0 if later == "empty" else 1.0))
+    past_recovery(second, second.join())
+    second.write()
+    assert "w" not in kinds(second)
+    assert not second.hub.state.ledger.limits.counters

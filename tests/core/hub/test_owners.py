@@ -88,7 +88,7 @@ class TestSessions:
 
     @pytest.mark.parametrize("user", [MALLORY, ""])
     def test_nobody_is_the_hub_s_own_client(self, rig, user):
-        house = rig.hub.state.house.clients[""]
+        house, _ = rig.hub.state.house.draw("", lambda _: False)
         hello(rig, house, user)
 
         assert house not in rig.hub.state.clients
