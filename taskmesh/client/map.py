@@ -16,11 +16,10 @@ from taskmesh.client.chunk_size import ChunkSizer
 from taskmesh.client.client import Call, Client
 from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.items import MapItems
-from taskmesh.client.results import Outcomes
+from taskmesh.client.results import Outcomes, Source
 from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
-from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.code import Carried
 from taskmesh.serialize.payload import check_size, dumps_chunk
 from taskmesh.serialize.values import FutureFound
@@ -67,7 +66,7 @@ class Chunk:
         return [None] * self.count, dict.fromkeys(range(self.count), error or CancelledError())
 
 
-class MapJob:
+class MapJob(Source):
     """One map on its way: the source of its results.
 
     Args:
@@ -92,7 +91,7 @@ class MapJob:
         ordered: bool,
         buffersize: int | None,
     ) -> None:
-        self.client = client
+        super().__init__(client, f"the map of {encoded.call.spec.name}")
         self.items = items
         self._sizer = sizer
         self._ordered = ordered
@@ -100,7 +99,6 @@ class MapJob:
         self._ready: deque[Chunk] = deque()  # all of them in order, or those with their outcome
         self._flying: set[Chunk] = set()
         self._arrivals: deque[Chunk] = deque()
-        self._wakeup = LockEvent()
         self._scheduled = False  # the thread of the maps has been told to work here
         self._submitted = False  # all that there will be
         self._cancelled = False
@@ -113,14 +111,6 @@ class MapJob:
         self._carried = carried
         self._early = encoded.options.acks == "early"
         self._retries = bool(encoded.options.retries.max) and not self._early
-
-    @property
-    def label(self) -> str:
-        return f"the map of {self._single.spec.name}"
-
-    @property
-    def failure(self) -> BaseException | None:
-        return self.items.failure
 
     @property
     def active(self) -> bool:
@@ -162,7 +152,7 @@ class MapJob:
         self.items.exhausted = self._submitted = True
         self.client.maps.discard(self)
         self.client.table.nudge()
-        self._wakeup.set()
+        self.wakeup.set()
 
     def cancel(self) -> None:
         """Submit no more items, and cancel those that have no outcome yet."""
@@ -173,10 +163,9 @@ class MapJob:
     # --- the consumer's side
 
     def take(self) -> Outcomes | None:
-        """Draw items for which there is room, if that is left to the consumer; return the next outcomes."""
+        """Draw items, if that is left to the consumer and there is room; return the next outcomes."""
         self._held -= self._taken
         self._taken = 0
-        self._wakeup.clear()
         if self._buffersize is not None:
             self._submit_more()
         ready = self._ready
@@ -188,10 +177,6 @@ class MapJob:
         chunk = ready.popleft()
         self._taken = chunk.count
         return chunk.outcomes()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until the thread of the maps has been at work; return False after `timeout` seconds."""
-        return self._wakeup.wait(timeout)
 
     # --- the work
 
@@ -228,7 +213,7 @@ class MapJob:
         self._flying.discard(chunk)  # after all else: a consumer that finds nothing more has seen the end
         if self._submitted and not self._flying and self in self.client.maps:
             self.stop()
-        self._wakeup.set()
+        self.wakeup.set()
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -262,6 +247,7 @@ class MapJob:
                 if self._held and self._held + size > bound:
                     return
             drawn = items.draw(size)
+            self.failure = items.failure
             if drawn:
                 self._held += len(drawn)
                 chunk = Chunk(drawn)

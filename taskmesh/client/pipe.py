@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 
 from taskmesh.client.client import Call, Client
 from taskmesh.client.functions import EncodedFunction
-from taskmesh.client.results import Outcomes
+from taskmesh.client.results import Outcomes, Source
 from taskmesh.errors import ConfigError, SerializationError, TooLarge
 from taskmesh.future import TaskFuture
-from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.code import Carried
 from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import DEPENDENCY, Failed
@@ -37,7 +36,7 @@ End: TypeAlias = TaskFuture[Any] | Exception
 """The last task of an item's chain, or why it has none."""
 
 
-class Pipe:
+class Pipe(Source):
     """One pipe on its way.
 
     Args:
@@ -59,13 +58,11 @@ class Pipe:
         *,
         ordered: bool,
     ) -> None:
-        self.client = client
-        self.failure: BaseException | None = None
+        super().__init__(client, f"the pipe that begins with {stages[0][0].call.spec.name}")
         self._source = source
         (self._run, self._function, self._carried), *self._later = [
             (each.grouped(group), each, carried) for each, carried in stages
         ]
-        self.label = f"the pipe that begins with {self._run.spec.name}"
         self._limits = client.config.client
         self._bound = min(bound, max(1, self._limits.max_pending // len(stages)))
         self._ordered = ordered
@@ -74,7 +71,6 @@ class Pipe:
         self._exhausted = False
         self._is_slow = False
         self._arrivals: deque[int] = deque()
-        self._event = LockEvent()
 
     @property
     def ended(self) -> bool:
@@ -93,12 +89,11 @@ class Pipe:
         return [value], {} if error is None else {0: error}
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for the end of a chain; return False after `timeout` seconds."""
+        """Wait for the end of the chain whose turn it is, or of any; return False after `timeout` seconds."""
         head = next(iter(self._flying.values()), None)
         if self._ordered and isinstance(head, TaskFuture):
             return head._wait_done(timeout)
-        self._event.clear()
-        return bool(self._arrivals) or self._event.wait(timeout)
+        return super().wait(timeout)
 
     def cancel(self) -> None:
         """Draw no more items, and cancel those that are under way."""
@@ -190,7 +185,7 @@ class Pipe:
     def _arrive(self, number: int, _: object) -> None:
         """Report the end of a chain; the port's thread calls this."""
         self._arrivals.append(number)
-        self._event.set()
+        self.wakeup.set()
 
     def _chain(self, end: TaskFuture[Any]) -> Iterator[TaskFuture[Any]]:
         """Yield the tasks of a chain, the last one first."""

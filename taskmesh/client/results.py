@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from taskmesh.client.client import Client
 from taskmesh.errors import ForkedMeshError
-from taskmesh.outcomes.waiters import running_loop
+from taskmesh.outcomes.waiters import LockEvent, running_loop
 from taskmesh.system.clock import monotonic
 
 R_co = TypeVar("R_co", covariant=True)
@@ -21,40 +22,41 @@ Outcomes: TypeAlias = tuple[list[Any], Mapping[int, BaseException]]
 """Values that are given one after the other, and the errors that are raised in the places of some."""
 
 
-class Source(Protocol):
-    """A map or a pipe on its way."""
+class Source(ABC):
+    """A map or a pipe on its way.
+
+    Args:
+        client: the client that runs it.
+        label: its name for people.
+
+    Attributes:
+        client, label: as given.
+        wakeup: set when `take` may find more.
+        failure: the error of its input, which is raised after all results.
+    """
+
+    def __init__(self, client: Client, label: str) -> None:
+        self.client = client
+        self.label = label
+        self.wakeup = LockEvent()
+        self.failure: BaseException | None = None
 
     @property
-    def client(self) -> Client:
-        """The client that runs it."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """Its name for people."""
-        ...
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error of its input, which is raised after all results."""
-        ...
-
-    @property
+    @abstractmethod
     def ended(self) -> bool:
         """True if there are no more results."""
-        ...
 
+    @abstractmethod
     def take(self) -> Outcomes | None:
-        """Go on with the work, then return the next outcomes, None if they are not here yet."""
-        ...
+        """Draw items for which there is room, then return the next outcomes, None if they are not here."""
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until `take` may find more; return False after `timeout` seconds."""
-        ...
+        return self.wakeup.wait(timeout)
 
+    @abstractmethod
     def cancel(self) -> None:
-        """Begin no more items, and cancel those that have no outcome yet."""
-        ...
+        """Draw no more items, and cancel those that have no outcome yet."""
 
 
 class ResultIterator(Generic[R_co]):
@@ -180,6 +182,7 @@ class ResultIterator(Generic[R_co]):
         while not self._over:
             if isinstance(source.client.table.refusal, ForkedMeshError):  # nothing arrives here
                 raise ForkedMeshError(f"{source.label} belongs to the parent process: open a mesh here")
+            source.wakeup.clear()
             found = source.take()
             if found is not None:
                 return found

@@ -132,6 +132,8 @@ class Submitter:
             "leave it out of the task's arguments, and out of the globals that the task's function uses"
         )
 
+    # `Callable[Concatenate[A, ...], R]` would say it once for any number of iterables, but mypy infers
+    # nothing for a lambda from it; and no type stands for both Iterator and AsyncIterator.
     @overload
     def map(
         self,
