@@ -107,7 +107,7 @@ class ClientBye(msgspec.Struct, tag=6):
 class Query(msgspec.Struct, tag=7):
     """Asks for a view; answered by `Answer`.
 
-    what = "status", "pools", "tasks", "task", "graph", "events", "limits", "schedules", "ticks" (the
+    what = "status", "pools", "tasks", "task", "events", "limits", "schedules", "ticks" (the
     next `limit` of the schedule that the argument names), "dead", "dead-letter", "dead-call".
     """
 
@@ -120,7 +120,7 @@ class Query(msgspec.Struct, tag=7):
 class Command(msgspec.Struct, tag=8):
     """An operator's wish.
 
-    verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id),
+    verb = "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id),
     "cancel-client" (a client's name or id), "cancel-key" (a key's user),
     "limit" (NAME:RATE or NAME:COUNT), "unlimit" (a limit's name),
     "schedule-pause", "schedule-resume", "schedule-remove", "schedule-run" (a schedule).
@@ -486,7 +486,7 @@ class Cancel(msgspec.Struct, tag=64):
 
 
 class PoolCommand(msgspec.Struct, tag=65):
-    """ping | pause | resume | drain, for the process of this `instance`: others may wait for its name."""
+    """pause | resume | drain, for the process of this `instance`: others may wait for its name."""
 
     verb: Name
     number: int = 0

@@ -14,7 +14,7 @@ INTS = (0, 1, 2, 3, 5, 7, -1, 255, 1 << 31, (1 << 63) - 1, -(1 << 63), (1 << 64)
 FLOATS = (0.0, 0.01, 1.0, -1.0, 1e300, -1e300, math.nan, math.inf, -math.inf)
 TEXTS = (
     *("", "default", "p", "q", "local", "x" * 300, "\x00", "ünï"),
-    *("run", "cancel", "late", "early", "ready", "paused", "draining", "pause", "resume", "drain", "ping"),
+    *("run", "cancel", "late", "early", "ready", "paused", "draining", "pause", "resume", "drain"),
     *("exception", "crash", "oom", "lost", "cancelled", "status", "tasks", "pools", "events"),
 )
 BYTES = (b"", b"x", b"y" * 100)

@@ -303,7 +303,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
     def wish(self, verb: str) -> None:
         """Notes an operator's command; no more work from now on if it says so. Draining is final."""
-        if verb == "ping" or self.wished == "draining":
+        if self.wished == "draining":
             return
         self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
         if self.state is LaneState.READY and verb != "resume":

@@ -1,4 +1,4 @@
-"""Tasks as operators see them: those on their way, one with what it waits for, a graph.
+"""Tasks as operators see them: those on their way, and one with what it waits for.
 
 A hub has millions of tasks, and views are asked for every second: none here looks at all of them. Counts are
 kept by the transitions, rows come from the books that have few others, and what one asks about decides how
@@ -21,8 +21,8 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.wire.limit_rules import text_of
 
 MOST_LOOKS = 50_000
-"""Entries that one view looks at, some 10 ms: edges of a graph, those before one in its queue,
-and those that have left a queue and are still listed there."""
+"""Entries that one view looks at, some 10 ms: those before one in its queue, and those that have left a queue
+and are still listed there."""
 
 
 class QuestionError(Exception):
@@ -95,50 +95,6 @@ class TaskViews:
             "history": [*extra.pools, *extra.history] if extra else [],
             "why": self._why(record, now),
         }
-
-    def graph(self, text: str, limit: int) -> dict[str, Any]:
-        """The tasks on their way that one depends on, directly or not, and those that depend on it.
-
-        Returns:
-            The tasks, `limit` at most; edges as pairs of ids, from a task to one that waits for it; whether
-            there are more.
-        """
-        first, looks = self._record(text), iter(range(MOST_LOOKS))
-        found = {first.id: None}
-        for neighbours in (self._upstream, self._dependents):
-            left = [first.id]
-            while left and len(found) <= limit:
-                for task in neighbours(left.pop(), looks):
-                    if task not in found:
-                        found[task] = None
-                        left.append(task)
-                    if len(found) > limit:
-                        break
-        more = len(found) > limit or next(looks, None) is None
-        shown, tasks = dict.fromkeys(islice(found, limit)), self._ledger.tasks
-        looks = iter(range(MOST_LOOKS))
-        edges = {(a, b): None for b in shown for a in self._upstream(b, looks) if a in shown}
-        return {
-            "tasks": [self._brief(task, tasks[task]) for task in shown],
-            "edges": [[ids.text_of(a), ids.text_of(b)] for a, b in edges],
-            "more": more or next(looks, None) is None,
-        }
-
-    def _upstream(self, task: int, looks: Iterator[int]) -> Iterator[int]:
-        """Yield the tasks on their way that one depends on, as far as `looks` go."""
-        tasks, base = self._ledger.tasks, task >> SEQ_BITS << SEQ_BITS
-        record = tasks[task]
-        links = record.links if record.id == task else None
-        for seq, _ in zip(chain(links.needs, links.after) if links else (), looks, strict=False):
-            if base | seq in tasks:
-                yield base | seq
-
-    def _dependents(self, task: int, looks: Iterator[int]) -> Iterator[int]:
-        """Yield the tasks on their way that depend on one under this id, as far as `looks` go."""
-        links = self._ledger.tasks[task].links
-        for dependent, _ in zip(links.dependents.get(task, ()) if links else (), looks, strict=False):
-            if dependent.state <= State.RUNNING:
-                yield dependent.id
 
     def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
         lane = self._hub.lanes.get(record.session)
@@ -227,12 +183,6 @@ class TaskViews:
             return ids.parse(text)
         except ValueError as error:
             raise QuestionError(str(error)) from error
-
-    def _record(self, text: str) -> TaskRecord:
-        record = self._ledger.tasks.get(self.parse(text))
-        if record is None:
-            raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
-        return record
 
 
 def _full(sink: str) -> str:

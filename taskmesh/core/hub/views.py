@@ -27,19 +27,15 @@ from taskmesh.wire.limit_rules import LimitError, read_named, text_of
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 MOST_TICKS = 1000
-CANCELS = ("cancel", "cancel-client", "cancel-key")
-"""Commands that end a task, or all that clients of a name or id, or of a key's user, have."""
-LIMITS = ("limit", "unlimit")
-"""Commands that set a limit by hand, and leave it to code again."""
-OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run")
-"""Commands for one schedule."""
-COMMANDS = ("ping", "pause", "resume", "drain")
-TO_POOLS = (*COMMANDS, "scale-in")
-VERBS = (*TO_POOLS, *CANCELS, *LIMITS, *OF_SCHEDULES, PURGE)
+TO_POOLS = ("pause", "resume", "drain", "scale-in")
+VERBS = (
+    *TO_POOLS,
+    *("cancel", "cancel-client", "cancel-key", "limit", "unlimit"),
+    *("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", PURGE),
+)
+"""What operators command; the last one is for dead letters, see LetterViews."""
 SAID = {"schedule.failed": "text", "pool.refuses": "reason"}
 """Events with a field that tells an error of somebody's function."""
-MOST_NAMED = 5
-"""Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
 
@@ -92,8 +88,6 @@ class Views:
                     value = self.tasks.tasks(query.argument, limit)
                 case "task":
                     value = _seen(self.tasks.task(query.argument, now), user)
-                case "graph":
-                    value = self.tasks.graph(query.argument, limit)
                 case "events":
                     value = self.events(query.argument, limit, now, told=sees_all(user))
                 case "limits":
@@ -119,8 +113,7 @@ class Views:
             records = self._schedules.records
             return [records[each].view() for each in sorted(records)[:limit]]
         raise QuestionError(
-            f"no such view: {what!r}; there are status, pools, tasks, task, graph, events, limits, "
-            "schedules, ticks"
+            f"no such view: {what!r}; there are status, pools, tasks, task, events, limits, schedules, ticks"
         )
 
     def status(self, now: float, *, told: bool = True) -> dict[str, Any]:
@@ -244,31 +237,39 @@ class Views:
     # --- commands -----------------------------------------------------------------------------------------
 
     def obey(self, command: m.Command, now: float) -> m.Answer:
+        verb, target, number = command.verb, command.target, command.number
+        value: object
         try:
-            if command.verb in CANCELS:
-                return m.Answer(command.number, self._cancel(command.verb, command.target))
-            if command.verb in LIMITS:
-                return m.Answer(command.number, self._set_limit(command.verb, command.target))
-            if command.verb in OF_SCHEDULES:
-                return m.Answer(command.number, self._obey_for_schedule(command.verb, command.target))
-            verb, lanes = command.verb, self._meant(command)
+            match verb:
+                case "cancel":
+                    value = self._cancel(target)
+                case "cancel-client" | "cancel-key":
+                    value = self._cancel_all(verb, target)
+                case "limit" | "unlimit":
+                    value = self._set_limit(verb, target)
+                case "schedule-pause" | "schedule-resume" | "schedule-remove" | "schedule-run":
+                    value = self._obey_for_schedule(verb, target)
+                case "pause" | "resume" | "drain":
+                    value = self._order(verb, self._addressed(target), number, now)
+                case "scale-in":
+                    value = self._order("drain", self._idlest(target), number, now)
+                case _:
+                    raise QuestionError(f"no such command: {verb!r}; there are {', '.join(VERBS)}")
         except QuestionError as error:
-            return m.Answer(command.number, None, str(error))
+            return m.Answer(number, None, str(error))
+        return m.Answer(number, value)
+
+    def _order(self, verb: str, lanes: Iterable[Lane], number: int, now: float) -> list[dict[str, object]]:
+        """Tell pools what they are to do; return a row for each."""
+        rows = []
         for lane in lanes:
-            told = "drain" if verb == "scale-in" else verb
-            lane.wish(told)
-            self._hub.publish(lane.pool, m.PoolCommand(told, command.number, lane.instance))
-        value = [
-            {
-                "pool": lane.pool,
-                "session": lane.session,
-                "running": at_work(lane),
-                "heard": round(now - lane.heard, 3),
-                "asked_at": now,
-            }
-            for lane in lanes
-        ]
-        return m.Answer(command.number, value)
+            lane.wish(verb)
+            self._hub.publish(lane.pool, m.PoolCommand(verb, number, lane.instance))
+            heard = round(now - lane.heard, 3)
+            rows.append(
+                {"pool": lane.pool, "session": lane.session, "running": at_work(lane), "heard": heard}
+            )
+        return rows
 
     def _obey_for_schedule(self, verb: str, target: str) -> dict[str, object]:
         schedules, schedule = self._schedules, self._schedule(target)
@@ -284,13 +285,6 @@ class Views:
             case _:
                 schedules.pause(schedule, paused=verb == "schedule-pause")
         return told
-
-    def _meant(self, command: m.Command) -> list[Lane]:
-        if command.verb == "scale-in":
-            return self._idlest(command.target)
-        if command.verb in COMMANDS:
-            return self._addressed(command.target)
-        raise QuestionError(f"no such command: {command.verb!r}; there are {', '.join(VERBS)}")
 
     def _idlest(self, target: str) -> list[Lane]:
         """Those of a set that lose least when they leave; target: how many, a colon, the set.
@@ -322,9 +316,7 @@ class Views:
             raise QuestionError(f"no pool {target!r} is here; there are: {there}")
         return [lane]
 
-    def _cancel(self, verb: str, target: str) -> dict[str, object]:
-        if verb != "cancel":
-            return self._cancel_all(verb, target)
+    def _cancel(self, target: str) -> dict[str, object]:
         if not self._cancellations.cancel(self.tasks.parse(target)):
             raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
         return {"cancelled": target}
@@ -409,5 +401,4 @@ def pool_view(lane: Lane, now: float) -> dict[str, Any]:
         "pid": lane.hello.pid,
         "python": lane.hello.python,
         "heard": round(now - lane.heard, 3),
-        "heard_at": lane.heard,
     }

@@ -233,18 +233,6 @@ class TestViews:
         rig.tell(ev.FromClient(1, m.Command(8, verb, target)))
         return [message for message in rig.told[1] if isinstance(message, m.Answer)][-1]
 
-    def test_a_graph_has_what_comes_before_and_after(self, rig):
-        first = promise(rig)
-        middle, other = rig.depend(first), promise(rig, "other")
-        last = rig.depend(after=(middle,))
-        ids = [f"{1:016x}{seq:016x}" for seq in (first, middle, last, other)]
-
-        found = self.ask(rig, "graph", ids[1]).value
-        assert {row["task_id"] for row in found["tasks"]} == set(ids[:3])
-        assert sorted(found["edges"]) == [[ids[0], ids[1]], [ids[1], ids[2]]]
-        assert found["more"] is False
-        assert "is on its way" in self.ask(rig, "graph", f"{1:016x}{99:016x}").error
-
     def test_explain_names_the_promise(self, rig):
         seq = promise(rig, "approve-42")
 

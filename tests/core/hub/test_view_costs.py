@@ -50,7 +50,7 @@ class Crowded:
         one = Spec(b"", PROMISE_NAME, kind=PROMISE, on_client_loss="cancel")
         (self.end,) = rig.submit(one=one, key="b", size=0)
         rig.submit(count=3)
-        self.graph = rig.depend(after=(self.end,))
+        self.dependent = rig.depend(after=(self.end,))
         rig.submit(count=queued)
         rig.hub.state.ledger.tasks = Unread(rig.hub.state.ledger.tasks)
 
@@ -93,7 +93,6 @@ VIEWS = {
     "running": lambda hub: hub.ask("tasks", "running"),
     "a waiting task": lambda hub: hub.ask("task", id_of(hub.end)),
     "the last of a limit's queue": lambda hub: hub.ask("task", id_of(hub.last)),
-    "graph": lambda hub: hub.ask("graph", id_of(hub.graph)),
     "limits": lambda hub: hub.ask("limits"),
     "pools": lambda hub: hub.ask("pools"),
     "metrics": lambda hub: hub_families(hub.rig.hub, {}),
@@ -118,8 +117,10 @@ def test_what_they_answer_is_right_for_all_of_them(hubs):
     _, hub = hubs
     tasks = hub.ask("status").value["tasks"]
     assert tasks == {"QUEUED": MANY + MANY // 8 + 2, "WAITING": 2, "SENT": 2, "RUNNING": 0}
-    assert [row["task_id"] for row in hub.ask("tasks", "waiting").value] == [id_of(hub.end), id_of(hub.graph)]
-    assert hub.ask("graph", id_of(hub.graph)).value["edges"] == [[id_of(hub.end), id_of(hub.graph)]]
+    assert [row["task_id"] for row in hub.ask("tasks", "waiting").value] == [
+        id_of(hub.end),
+        id_of(hub.dependent),
+    ]
     (limit,) = hub.ask("limits").value
     assert limit["waiting"] == MANY // 8
 

@@ -254,7 +254,7 @@ def test_an_operator_hears_that_something_is_so_when_it_is_written(rig, verb, ta
     assert len(answers(rig)) == 1
     target = target or f"{1:016x}{seq:016x}"
     rig.tell(ev.FromClient(1, m.Command(2, verb, target)))
-    rig.tell(ev.FromClient(1, m.Command(3, "ping", "all")))
+    rig.tell(ev.FromClient(1, m.Command(3, "resume", "all")))
     assert [answer.number for answer in answers(rig)] == [1, 3], "what is not of the journal does not wait"
 
     rig.write()
