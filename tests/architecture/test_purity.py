@@ -24,6 +24,7 @@ PICKLING = tuple(
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
 SPECIAL_NEEDS = {
     "taskmesh/core/hub/ticks.py": frozenset({"cronsim", "datetime", "zoneinfo"}),  # calendars, no clock
+    "taskmesh/core/pool/slots.py": frozenset({"signal"}),  # what a signal is called
     "taskmesh/shm/blob.py": frozenset({"mmap", "os"}),  # payloads in memory files
     "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "resource", "tempfile"}),  # the files
     "taskmesh/serialize/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own

@@ -159,7 +159,7 @@ def test_F42_poison_set(cluster, connect):
     polite = client.futures[poison["exit_politely"][0]].exception()
     assert polite.type_name == "SystemExit"
     died = client.futures[poison["segfault"][0]].exception()
-    assert "signal 11" in str(died)
+    assert "signal 11 (Segmentation fault)" in str(died)
     assert "exit code 0" in str(client.futures[poison["exit_at_once"][0]].exception())
 
 

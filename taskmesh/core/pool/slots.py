@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -469,6 +470,8 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
 def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
-    how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"
+    how = f"exit code {exited.status}"
+    if exited.status < 0:
+        how = f"signal {-exited.status} ({signal.strsignal(-exited.status) or 'unknown'})"
     text = "killed for lack of memory" if exited.oom else f"its process ended with {how}"
     return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text
