@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from taskmesh.core.actions import WriteJournal
@@ -154,7 +155,14 @@ class Durability:
         self._settled -= left & self._again  # over in an earlier chunk, and then it was brought again
         self._settled.update((client_of(task), seq_of(task)) for kind, task in parts if kind == OUTCOME)
         self._settled -= self._dropped - self.ended
-        here = state.ledger.tasks.keys() | hub.submissions.set_aside.tasks.keys()
+        late = {
+            chunk.client << SEQ_BITS | seq
+            for chunk in chain.from_iterable(hub.submissions.late.values())
+            for run in chunk.runs
+            for seq in run.seqs
+            if seq not in state.ledger.account(chunk.client).finished
+        }
+        here = state.ledger.tasks.keys() | late
         forgotten = {task for until, tasks in self._kept.values() if until <= state.wall for task in tasks}
         for client, seq in sorted(self.accepted - self.ended - self.excused - forgotten):
             task = client << SEQ_BITS | seq

@@ -12,7 +12,6 @@ from taskmesh.core.hub.collector import Collector, of_task
 from taskmesh.core.hub.dependencies import is_bare, value_of
 from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.schedules import Schedules
-from taskmesh.core.hub.spec_entry import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.submission import NO_SPEC, Submissions
 from taskmesh.core.hub.views import Views
@@ -99,8 +98,7 @@ class JournalEvents:
         """Take up what the journal has been filled with; clients and pools may come back."""
         hub, journal = self._hub, self._journal
         for number, spec in journal.specs.items():
-            hub.specs[number] = SpecEntry(number, spec)
-            hub.ledger.resting.add(hub.specs[number])
+            hub.add_spec(number, spec)
         self._schedules.restored()
         hub.result_cache.restored()
         hub.letters.restored()
@@ -111,7 +109,6 @@ class JournalEvents:
         """Enter tasks, with the outcomes that others need and those that wait for a client."""
         hub, journal, told = self._hub, self._journal, _by_client(self._journal.values)
         restored = journal.restore(self._kept)
-        self._submissions.set_aside.wait_from(now, hub.config.lease)
         for client, values in _by_client(journal.values).items():
             hub.dependencies.bring(client, values)
         for chunk in restored:

@@ -24,6 +24,7 @@ from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.ids import house_of, owned
 from taskmesh.wire.journal import HOUSE, JournalHouse
 from taskmesh.wire.messages import ToClient, ToPool
+from taskmesh.wire.runs import Spec
 
 EVENTS_KEPT = 1000
 EPOCH_BITS = 20
@@ -139,6 +140,11 @@ class HubState:
     def owned(self, client: int, name: str) -> str:
         """Return the name under which the hub keeps what a client calls so."""
         return owned(self.owner(client), name)
+
+    def add_spec(self, number: int, spec: Spec) -> None:
+        """Take in a spec that no task has yet."""
+        self.specs[number] = SpecEntry(number, spec)
+        self.ledger.resting.add(self.specs[number])
 
     def open_lane(self, lane: Lane) -> None:
         """Enters the lane of a new session, the highest one yet."""

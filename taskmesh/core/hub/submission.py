@@ -7,14 +7,13 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
-from taskmesh.core.hub.absent_upstream import SetAside
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.backlog import LINE
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import ANYBODY, Collector, of_task
-from taskmesh.core.hub.dependencies import is_bare, value_of
+from taskmesh.core.hub.dependencies import UNKNOWN_TASK, is_bare, value_of
 from taskmesh.core.hub.journal import is_durable, without
 from taskmesh.core.hub.ledger import NAMED, weight_of_edges
 from taskmesh.core.hub.limits import MOST_COUNTERS
@@ -36,6 +35,8 @@ from taskmesh.wire.runs import NOT_DURABLE, DoneRun, Failed, LimitRule, Run, Spe
 
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
+LEASES = 2
+"""Leases for which chunks are late: clients are back by then; what pools have reported is kept for three."""
 NO_SPEC = Spec(b"", "")
 """In place of one that has been evicted."""
 LARGE = 1 << 20
@@ -43,7 +44,14 @@ LARGE = 1 << 20
 
 
 class Submissions:
-    """Takes what clients submit, and acknowledges it."""
+    """Takes what clients submit, and acknowledges it.
+
+    Attributes:
+        late: by client, chunks of the journal with a task that depends on one which is not here. What is not
+            durable is lost with its hub, and comes again with its client; if that does not come back in time,
+            nothing is known of it. What a client comes back without is over: it has the outcome, or has given
+            the task up.
+    """
 
     def __init__(
         self,
@@ -71,7 +79,8 @@ class Submissions:
         self._schedules = schedules
         self._sink_values = sink_values
         self._owners = owners
-        self.set_aside = SetAside(hub.ledger, hub.dependencies)
+        self.late: dict[int, list[JournalChunk]] = {}
+        self._late_until = 0.0
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         """Enters a batch whole or not at all, and acknowledges it."""
@@ -105,22 +114,23 @@ class Submissions:
         if submit.whole:  # it has had the outcomes of what it has not brought, or has given it up
             self._ledger.account(session.client).whole = True
             self._cancellations.drop_unclaimed(session.client, only_bound=False)
-            self._drop_absent(session.client, None)
+            for chunk in self.late.pop(session.client, ()):
+                self._drop_late(session.client, [seq for run in chunk.runs for seq in run.seqs])
         self._acknowledge(session, submit, size, now)
 
     def _durable(self, session: ClientSession, submit: m.Submit) -> JournalChunk | None:
         """Return those tasks of a Submit, before they are entered, that the journal is to have."""
-        hub, account, set_aside = self._hub, self._ledger.account(session.client), self.set_aside.tasks
+        hub, account = self._hub, self._ledger.account(session.client)
         runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec)]
         if any(run.again for run in runs):
-            base = session.client << SEQ_BITS
+            base, is_late = session.client << SEQ_BITS, session.client in self.late
             tasks, finished = self._ledger.tasks, account.finished
             known = {
                 seq
                 for run in runs
                 for seq in run.seqs
                 if base | seq in tasks
-                or base | seq in set_aside
+                or (is_late and hub.journal is not None and hub.journal.has(session.client, seq))
                 or seq in finished
                 or hub.result_cache.of_task(base | seq, hub.now)
             }
@@ -172,29 +182,46 @@ class Submissions:
             self._hub.news.add(client)
 
     def restore(self, chunk: JournalChunk, now: float) -> None:
-        """Enter tasks that a journal has, as if their client had submitted them again."""
-        for run in chunk.runs:
-            here = self.set_aside.split(chunk, run, self._hub.specs[run.spec])
-            if here.seqs:
-                self._restore_run(chunk, here, now)
+        """Enter tasks of a journal as if their client had submitted them again, unless they are late."""
+        if self._hub.dependencies.missing(chunk.client, chunk.runs, ()):
+            self._late_until = now + LEASES * self._config.lease
+            self.late.setdefault(chunk.client, []).append(chunk)
+        else:
+            self._restore(chunk, now)
 
-    def _restore_run(self, chunk: JournalChunk, run: Run, now: float) -> None:
+    def _restore(self, chunk: JournalChunk, now: float) -> None:
         age = max(0.0, self._hub.wall - chunk.at)
-        again = replace(run, again=True, age=run.age + age, delay=max(0.0, run.delay - age))
-        self._enter(chunk.client, again, now, alone=False)
+        for run in chunk.runs:
+            again = replace(run, again=True, age=run.age + age, delay=max(0.0, run.delay - age))
+            self._enter(chunk.client, again, now, alone=False)
 
     def sweep(self, now: float) -> None:
-        """Enter tasks of the journal whose upstream does not come any more."""
-        journal = self._hub.journal
-        if journal is None or not self.set_aside.are_due(now):
+        """Enter tasks of the journal whose upstream does not come any more, unless their client is here."""
+        if not self.late or now < self._late_until:
             return
-        dependencies = self._hub.dependencies
-        present = {client for client, session in self._hub.clients.items() if session.present}
-        for absent in self.set_aside.take_overdue(present):
-            dependencies.bring(absent.chunk.client, journal.values_for(absent.chunk.client, absent.run))
-            self._hub.specs.setdefault(absent.spec.number, absent.spec)
-            self._restore_run(absent.chunk, absent.run, now)
-        dependencies.drop_unused()
+        sessions = self._hub.clients
+        away = [client for client in self.late if client not in sessions or not sessions[client].present]
+        for chunk in [chunk for client in away for chunk in self.late.pop(client)]:
+            self._restore_late(chunk, now)
+        self._hub.dependencies.drop_unused()
+
+    def _restore_late(self, chunk: JournalChunk, now: float) -> None:
+        """Enter what is left of a chunk; nothing is known of what it lacks."""
+        dependencies, journal, client = self._hub.dependencies, self._hub.journal, chunk.client
+        if journal is None:
+            return
+        over = {seq for run in chunk.runs for seq in run.seqs if not journal.has(client, seq)}
+        runs = [run for run in (without(run, over) for run in chunk.runs) if run.seqs]
+        for run in runs:
+            dependencies.bring(client, journal.values_for(client, run))
+            if run.spec not in self._hub.specs:
+                self._hub.add_spec(run.spec, journal.specs[run.spec])
+        unknown = dependencies.missing(client, runs, ())
+        failures = [replace(UNKNOWN_TASK, client=client, seq=seq) for seq in unknown]
+        dependencies.bring(client, [Value(failure.seq, failed=failure) for failure in failures])
+        self._restore(replace(chunk, runs=runs), now)
+        told = [journal.values.get(client << SEQ_BITS | seq) for run in runs for seq in run.seqs]
+        self.end_as_told(client, [value for value in told if value is not None])
 
     def _enter_all(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         alone = len(submit.runs) == 1 and not submit.unstarted
@@ -274,8 +301,7 @@ class Submissions:
         for number, spec in submit.specs if missing else ():
             if number in missing and number == spec_number(spec):
                 missing.discard(number)
-                specs[number] = SpecEntry(number, spec)
-                self._ledger.resting.add(specs[number])
+                self._hub.add_spec(number, spec)
                 rules += spec.limits
                 limited.update((rule.name, spec.name) for rule in spec.limits)
         for rule in self._ledger.limits.define(rules) if rules else ():
@@ -372,8 +398,6 @@ class Submissions:
 
     def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._hub.specs[run.spec], self._ledger
-        if self.set_aside.tasks:
-            self.set_aside.came(client, run.seqs)
         if entry.spec.durable and self._hub.journal is None and not run.again:
             self._refuse(client, run.seqs, NOT_DURABLE)
             return
@@ -511,7 +535,8 @@ class Submissions:
         if self._hub.dependencies.kept:
             self._hub.dependencies.drop_kept(client, seqs)
         self._sink_values.withdraw(client, seqs)
-        self._drop_absent(client, seqs)
+        if client in self.late:
+            self._drop_late(client, seqs)
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:
             self._cancellations.cancel(task, quiet=True)
@@ -529,10 +554,12 @@ class Submissions:
         for lane in [self._hub.lanes[session] for session in sorted(sessions) if session]:
             self._pools.recall_unwanted(lane)
 
-    def _drop_absent(self, client: int, seqs: list[int] | None) -> None:
-        """Nobody waits for these tasks of the journal, or for any of a client's, that are set aside."""
-        if self.set_aside.tasks and self._hub.journal is not None:
-            self._hub.journal.over(client, self.set_aside.came(client, seqs))
+    def _drop_late(self, client: int, seqs: list[int]) -> None:
+        """Nobody waits for these tasks of the journal, but for those of them that are here."""
+        tasks, finished = self._ledger.tasks, self._ledger.account(client).finished
+        gone = [seq for seq in seqs if client << SEQ_BITS | seq not in tasks and seq not in finished]
+        if self._hub.journal is not None:
+            self._hub.journal.over(client, gone)
 
     def _has_never_left(self, record: TaskRecord) -> bool:
         """Return True if a task waits for its time or for others, and no pool has had it."""

@@ -248,7 +248,8 @@ class TestJournal:
         if end_is_written:  # for one that needs no more
             rig.depend(after=(first, lost), seq=6, values=(Value(first),))
         run = Run(number_of(spec()), 0, [7], [b"call"], needs=[[first]], after=[[lost]], when=DONE)
-        again(rig, rerun(first), run, number=3 + end_is_written)
+        again(rig, rerun(first), number=3 + end_is_written)
+        again(rig, run, number=4 + end_is_written)
         rig.write()
 
         later = self.hub(rig.journal)

@@ -124,6 +124,28 @@ class TestUpstreamThatIsNotDurable:
         (outcome,) = [entry for entry in again.journal.values() if isinstance(entry, JournalOutcome)]
         assert (outcome.failed.kind, "nothing is known of it" in outcome.failed.text) == ("dependency", True)
 
+    def test_what_came_with_it_waits_as_well_and_runs_in_the_end(self):
+        rig = hub()
+        rig.client()
+        give(rig, 1, [alone(BOUND, 1), alone(HELD, 2, needs=[[1]]), alone(HELD, 3)], BOUND, HELD)
+        give(rig, 2, [alone(HELD, 4, needs=[[3]]), alone(HELD, 5)])
+        give(rig, 3, [alone(HELD, 6)])
+        rig.write()
+        again = after_death(rig)
+        session = again.join(slots=8)
+        past_recovery(again, session)
+        assert [key[1] for key in again.held[session]] == [6]
+
+        again.cancel(1, 5)
+        long_after(again, session)
+        assert sorted(key[1] for key in again.held[session]) == [3, 6]
+        run_all(again, session)
+        again.client()
+        assert again.outcomes() == {2: "dependency", 3: "done", 4: "done", 6: "done"}
+        acknowledge(again)
+        again.write()
+        assert again.journal == {}
+
     def test_what_a_pool_has_reported_meanwhile_is_its_outcome(self, again):
         session = again.join()
         past_recovery(again, session)
