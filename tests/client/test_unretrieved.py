@@ -36,6 +36,7 @@ def test_a_failed_future_that_is_dropped_unseen_is_told_with_its_traceback(mesh,
 
     del future
 
+    wait_until(told, 10, "the loop's thread holds it no longer")
     [text] = told()
     assert f"fail {task_id} failed, and its result was never asked for: " in text
     assert "LookupError: no such key" in text.splitlines()[0]
