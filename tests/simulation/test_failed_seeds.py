@@ -34,6 +34,8 @@ from tests.simulation.simulation import World
         pytest.param(150004774, id="the end of a blocked task was kept, that of its cause was lost"),
         pytest.param(150010609, id="it lacked values, its client started over, and its number was passed"),
         pytest.param(160005314, id="cancelled and listed, and dropped before the next hub had answered"),
+        pytest.param(200001298, id="put off once more by a clock set back, and a pool had run it"),
+        pytest.param(200001389, id="its pool was lost before its chunk was entered, and so was its number"),
         pytest.param(150009980, id="an old Hello listed it, its pool had ended it at the hub before"),
     ],
 )

@@ -410,7 +410,7 @@ class Submissions:
         if run.needs or run.after:
             self._enter_dependent(records, run, now)
             return
-        if run.delay > 0:  # they have not started at an earlier hub either, and no pool holds them
+        if run.delay > 0:
             for record in records:
                 ledger.move(record, Cause.DELAY)
                 self._put_off(record, run, now)
@@ -471,11 +471,16 @@ class Submissions:
                 self._adoption.is_known_elsewhere(record, now)
 
     def _put_off(self, record: TaskRecord, run: Run, now: float) -> None:
-        """Have a record that has just become WAITING start when its client has said."""
+        """Have a record that has just become WAITING start when its client has said.
+
+        It may have started at an earlier hub, where the clock has gone back since.
+        """
         if run.at > 0:
             self._schedules.start_at(record, run.at, run.delay)
         else:
             self._ledger.wait(record, now + run.delay)
+        if run.again:
+            self._adoption.is_found(record, record.id, now)
 
     def _unknown(self, records: list[TaskRecord], now: float) -> list[TaskRecord]:
         """Returns those of a run submitted before that are to be queued now."""

@@ -150,13 +150,14 @@ class Unclaimed:
         ]
 
     def session_over(self, session: int) -> None:
-        """Forgets the holdings of this session's pool."""
+        """The pool of this session is gone: what it held may have begun, its numbers are not given again."""
         for client, absence in list(self._absent.items()):
-            held = {seq: held for seq, held in absence.held.items() if held.session != session}
-            self._let_go(client, absence.held.keys() - held.keys())
-            absence.held = held
-            if not held:
-                del self._absent[client]
+            lost = {seq: held for seq, held in absence.held.items() if held.session == session}
+            for seq, held in lost.items():
+                self.take(client, seq)
+                if not held.dropped:
+                    text = "its pool was lost before its client came back"
+                    self.reported(Failed(client, seq, held.attempt, "lost", text=text, returns=held.returns))
 
     def extend(self, gap: float) -> None:
         """The hub itself stood still: nobody could come back."""

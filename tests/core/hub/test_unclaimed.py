@@ -188,3 +188,26 @@ class TestBound:
             rig.after(0.4)
 
         assert dropped(rig) == [Held(1, 1, [1, 2])]
+
+
+class TestWhenItsClientComesLater:
+    def test_what_a_pool_has_had_until_its_end_gets_the_next_number(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
+        rig.tell(FromPool(m.Bye(EPOCH, session)))
+        other = rig.join("q")
+        come_back(rig)
+        rig.after(0.2)
+
+        assert rig.held[other] == [(1, 1, 2)]
+
+    def test_what_a_pool_has_run_does_not_run_again_though_it_is_put_off_once_more(self, rig):
+        """Its time had come; then the clock was set back by which the next hub reckons what is left."""
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
+        rig.report(session, done=((1, 1, 1),))
+        rig.client()
+        put_off = Run(ONE, 0, [1], [b"x"], again=True, delay=0.5)
+        rig.tell(FromClient(1, m.Submit(1, [(ONE, spec())], [put_off])))
+        rig.after(1.0)
+
+        assert rig.held[session] == []
+        assert rig.state(1, 1) == "finished"
