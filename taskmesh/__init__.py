@@ -73,7 +73,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name at its first use (PEP 562)."""
+    """Load a public name at its first use (PEP 562)."""
     if name == "errors":
         return import_module("taskmesh.errors")
     home = _HOMES.get(name)

@@ -41,7 +41,7 @@ class Task(Generic[P, R_co]):
         self.scheduled: ScheduledTask | None = None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Calls the function here, as if it were not decorated."""
+        """Call the function here, as if it were not decorated."""
         return self.__wrapped__(*args, **kwargs)
 
     @overload
@@ -53,7 +53,7 @@ class Task(Generic[P, R_co]):
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R_co]: ...
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
-        """Submits a call to the innermost open mesh; inside a task, to the mesh that runs the task.
+        """Submit a call to the innermost open mesh; inside a task, to the mesh that runs the task.
 
         Raises:
             NoMesh: no mesh is open here, and no task runs.
@@ -66,7 +66,7 @@ class Task(Generic[P, R_co]):
         return mesh.submit(self, *args, **kwargs)
 
     def with_options(self, **options: Unpack[OptionValues]) -> Task[P, R_co]:
-        """Returns the same task function with some of its options changed.
+        """Return the same task function with some of its options changed.
 
         Raises:
             ConfigError: an option is unknown, or its value cannot be used.
@@ -125,7 +125,7 @@ def _remade(found: Any, options: TaskOptions) -> Any:
 
 
 def _submit_in_task(fn: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
-    """Submits a call from inside a task. Call it where NoMesh has been raised."""
+    """Submit a call from inside a task. Call it where NoMesh has been raised."""
     here = nested_context()
     if here is None:
         raise  # noqa: PLE0704  there is no task
@@ -145,7 +145,7 @@ def task(
 
 
 def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **options: Any) -> Any:
-    """Makes a task function, as `@task` or `@task(queue="slow", retries=3)`.
+    """Make a task function, as `@task` or `@task(queue="slow", retries=3)`.
 
     Args:
         fn: the function, if no options are given; a coroutine function too.

@@ -47,7 +47,7 @@ class ServiceTime:
         self._tasks = 0.0
 
     def measured(self, count: int, elapsed: float) -> None:
-        """Takes in `count` tasks that took `elapsed` seconds together."""
+        """Take in `count` tasks that took `elapsed` seconds together."""
         before = 0.7 * self._tasks
         self._tasks = before + count
         self.service = ((self.service or 0.0) * before + elapsed) / self._tasks
@@ -79,7 +79,7 @@ class Credit:
         self._fall = fall
 
     def measured(self, sample: float | None, beyond: float = 0.0) -> None:
-        """Takes in a refill time.
+        """Take in a refill time.
 
         Args:
             sample: Seconds from asking for work to having it; None if that was not measured now.
@@ -91,7 +91,7 @@ class Credit:
         self.horizon = min(MAX_HORIZON, max(self.least, 2.0 * (self.latency + beyond)))
 
     def cost(self, service: float | None, result_size: float = 0.0) -> float:
-        """Returns the seconds that a task counts for: long ones and unknown ones fill the horizon.
+        """Return the seconds that a task counts for: long ones and unknown ones fill the horizon.
 
         Args:
             service: Seconds that it takes, None if that is not known.

@@ -31,7 +31,7 @@ def task_id(client: int, seq: int) -> TaskId:
 
 
 def house_of(epoch: int, user: str = "", number: int = 0) -> ClientId:
-    """Returns the id of a client that a hub is to itself, whose tasks the firings of schedules are.
+    """Return the id of a client that a hub is to itself, whose tasks the firings of schedules are.
 
     Args:
         epoch: the hub's.
@@ -51,12 +51,12 @@ def seq_of(task: int) -> int:
 
 
 def text_of(task: int) -> str:
-    """Returns a task id as people see it: 32 hexadecimal digits."""
+    """Return a task id as people see it: 32 hexadecimal digits."""
     return f"{task:032x}"
 
 
 def parse(text: str) -> TaskId:
-    """Reads `text_of`'s form back.
+    """Read `text_of`'s form back.
 
     Raises:
         ValueError: the text is not 32 hexadecimal digits.

@@ -49,7 +49,7 @@ class SendWindow(Generic[MessageT]):
         self.restart(1)
 
     def restart(self, number: int) -> None:
-        """Forgets all messages; the next one has this number."""
+        """Forget all messages; the next one has this number."""
         if self.kept:
             self.kept.clear()
             self._sizes.clear()
@@ -58,7 +58,7 @@ class SendWindow(Generic[MessageT]):
         self.size = self.in_flight = self.repeats = 0
 
     def append(self, message: MessageT, size: int, now: float, *, sent: bool = False) -> None:
-        """Keeps a message that has the number `next`.
+        """Keep a message that has the number `next`.
 
         Args:
             message: The message.
@@ -78,7 +78,7 @@ class SendWindow(Generic[MessageT]):
             self.sent = number
 
     def send(self, limit: float = math.inf) -> list[MessageT]:
-        """Returns the messages to send now: those that follow, until `limit` bytes are in flight."""
+        """Return the messages to send now: those that follow, until `limit` bytes are in flight."""
         messages = []
         number = self.sent + 1
         while number < self.next and self.in_flight < limit:
@@ -89,7 +89,7 @@ class SendWindow(Generic[MessageT]):
         return messages
 
     def acknowledge(self, number: int, now: float) -> list[MessageT]:
-        """Takes off and returns all messages up to a number: the receiver has them."""
+        """Take off and return all messages up to a number: the receiver has them."""
         messages = []
         while self.first <= number and self.first < self.next:
             first = self.first
@@ -113,11 +113,11 @@ class SendWindow(Generic[MessageT]):
         self.moved = now
 
     def size_of(self, number: int) -> int:
-        """Returns the bytes of a message that is kept."""
+        """Return the bytes of a message that is kept."""
         return self._sizes[number]
 
     def deadline(self, patience: float) -> float:
-        """Returns when the messages in flight are taken for lost; infinite if there are none.
+        """Return when the messages in flight are taken for lost; infinite if there are none.
 
         That is `patience` seconds after the last progress, and later by the time that their bytes take on the
         slowest link, twice as long after each repetition: copies of what is on its way would fill the link.
@@ -157,7 +157,7 @@ class ReceiveWindow:
         self._size = 0
 
     def take(self, number: int) -> bool:
-        """Takes in a number; returns False if its message is a duplicate, or too early to be kept."""
+        """Take in a number; return False if its message is a duplicate, or too early to be kept."""
         if number == self.to + 1:
             self.to = number
             while self.early and self.to + 1 in self.early:
@@ -182,7 +182,7 @@ class ReceiveWindow:
             self.due = min(self.due, now if soon else now + ACK_DELAY)
 
     def acknowledged(self) -> int:
-        """Returns the number up to which the sender now hears that all has arrived; 0 if it need not hear."""
+        """Return the number up to which the sender now hears that all has arrived; 0 if it need not hear."""
         self.due = math.inf
         self._size = 0
         return self.to if self._credit else 0
@@ -195,17 +195,17 @@ class ReceiveWindow:
 
 
 def size_of(run: DoneRun) -> int:
-    """Returns the bytes that a run of successes is counted for."""
+    """Return the bytes that a run of successes is counted for."""
     return sum(map(len, run.payloads)) + 32 * len(run.seqs)
 
 
 def size_of_failure(failure: Failed) -> int:
-    """Returns the bytes that a bad end is counted for."""
+    """Return the bytes that a bad end is counted for."""
     return len(failure.pickled) + len(failure.traceback) + len(failure.output) + 200
 
 
 def size_of_outcomes(done: list[DoneRun], failed: list[Failed]) -> int:
-    """Returns the bytes that a message with these outcomes is counted for."""
+    """Return the bytes that a message with these outcomes is counted for."""
     size = 0
     for run in done:
         size += size_of(run)

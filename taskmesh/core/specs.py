@@ -20,7 +20,7 @@ _LATER: Final = tuple(
 
 
 def spec_bytes(spec: Spec) -> bytes:
-    """Returns the bytes that a spec's number and signatures are made of.
+    """Return the bytes that a spec's number and signatures are made of.
 
     They are the same in every version that has the spec's fields.
     """
@@ -31,14 +31,14 @@ def spec_bytes(spec: Spec) -> bytes:
 
 
 def spec_number(spec: Spec) -> int:
-    """Returns the 63 bits that stand for a spec wherever it is known."""
+    """Return the 63 bits that stand for a spec wherever it is known."""
     return int.from_bytes(blake2b(spec_bytes(spec), digest_size=8).digest(), "big") >> 1
 
 
 def evicted(
     sizes: Mapping[int, int], is_needed: Callable[[int], object], *, most: int, most_bytes: int
 ) -> list[int]:
-    """Returns the specs to evict: the oldest beyond the bounds. Needed ones stay, even if too many do.
+    """Return the specs to evict: the oldest beyond the bounds. Needed ones stay, even if too many do.
 
     Args:
         sizes: Bytes by spec number, oldest first.

@@ -25,7 +25,7 @@ class StateMachine(Generic[StateT, CauseT]):
     state: StateT
 
     def move(self, cause: CauseT) -> None:
-        """Makes one transition.
+        """Make one transition.
 
         Raises:
             InvalidTransition: The table does not have it, which is a bug.
@@ -43,7 +43,7 @@ class BrokenInvariant(AssertionError):
 
 
 def require(holds: bool, what: str, *facts: object) -> None:
-    """Checks an invariant.
+    """Check an invariant.
 
     Args:
         holds: True if it holds.

@@ -92,7 +92,7 @@ def _pieces(frames: Sequence[Buffer], size: int) -> list[Buffer]:
 
 
 def is_fragment(frames: Sequence[Buffer]) -> bool:
-    """Returns True for a part of a large message."""
+    """Return True for a part of a large message."""
     return len(frames) > 1 and len(frames[0]) == _MARK.size and frames[0][:4] == _MAGIC
 
 
@@ -178,7 +178,7 @@ class Assembler:
         return _joined([*partial.frames, *pieces], header)
 
     def _keep(self, peer: Peer, partial: _Partial, total: int, cost: int) -> None:
-        """Counts so many more bytes.
+        """Count so many more bytes.
 
         Raises:
             NoRoom: they are too many.
@@ -204,12 +204,12 @@ class Assembler:
                 del self._held[peer[0]]
 
     def forget(self, link: bytes) -> None:
-        """Drops what has come over a link that has ended."""
+        """Drop what has come over a link that has ended."""
         for peer in [peer for peer in self._partials if peer[1] == link]:
             self._drop(peer)
 
     def drop_stale(self, now: float) -> int:
-        """Drops what nothing was added to for long; returns how many messages."""
+        """Drop what nothing was added to for long; return how many messages."""
         stale = [peer for peer, partial in self._partials.items() if now - partial.at > STALE]
         for peer in stale:
             self._drop(peer)

@@ -28,7 +28,7 @@ NO_KEY = "it is signed, and this program has no mesh key: copy the file mesh.sec
 
 
 def refuse(reason: str) -> NoReturn:
-    """Runs in a slot in place of a task that is not to be trusted.
+    """Run in a slot in place of a task that is not to be trusted.
 
     Raises:
         BadSignature: always.

@@ -45,7 +45,7 @@ class JournalAddress:
 
     @classmethod
     def of(cls, url: str) -> JournalAddress:
-        """Reads a URL; what it complains of never shows a password.
+        """Read a URL; what it complains of never shows a password.
 
         Raises:
             ConfigError: it is no such URL.

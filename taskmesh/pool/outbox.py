@@ -104,7 +104,7 @@ class OutboxWriter:
         self.offset = DATA
 
     def reset(self, first: int, now: float) -> None:
-        """Forgets every record: they have been sent. The next one has the serial `first`."""
+        """Forget every record: they have been sent. The next one has the serial `first`."""
         self._epoch[0] = 0
         self._first[0] = first
         self._start[0] = now
@@ -122,7 +122,7 @@ class OutboxWriter:
             self.reset(first, now)
 
     def append(self, data: bytes, flags: int, now: float) -> bool:
-        """Adds a record; False when there is no room for it."""
+        """Add a record; False when there is no room for it."""
         end = self.offset + len(data)
         if end > OUTBOX_SIZE or self.index >= ENTRIES:
             return False
@@ -141,7 +141,7 @@ class OutboxWriter:
         return self._cancellation[1] == serial + 1
 
     def close_after_fork(self) -> None:
-        """Makes every further use raise ValueError: called in a child that a task has forked."""
+        """Make every further use raise ValueError: called in a child that a task has forked."""
         header = (self._epoch, self._first, self._start, self._cancellation)
         for view in (*header, self.words, self.clocks, self.sums):
             view.release()
@@ -155,7 +155,7 @@ class OutboxReader:
         self._checked = checked
 
     def cancel(self, serial: int) -> bool:
-        """Marks a task as cancelled; False if it has not looked for that yet."""
+        """Mark a task as cancelled; False if it has not looked for that yet."""
         with memoryview(self._memory)[24:40].cast("Q") as cancellation:
             cancellation[1] = serial + 1
             return cancellation[0] == serial + 1

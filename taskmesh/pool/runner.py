@@ -301,7 +301,7 @@ class TaskRunner:
         return payload.dumps(result, what=f"the result of {spec.name}")
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], run: LaneRun) -> payload.Payload:
-        """Calls the function for each item; one that fails does not stop the others."""
+        """Call the function for each item; one that fails does not stop the others."""
         items, starred, carried = payload.loads_chunk(self._argument(run))
         values: list[Any] = []
         failures: dict[int, SlotFailure] = {}

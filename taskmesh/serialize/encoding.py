@@ -305,7 +305,7 @@ _bare: Final[weakref.WeakKeyDictionary[FunctionType, tuple[CodeType, bytes]]] = 
 
 
 def _remember(memory: dict[Any, Any], key: Any, value: Any) -> None:
-    """Puts something into a memory of bounded size; what was put in first goes first."""
+    """Put something into a memory of bounded size; what was put in first goes first."""
     memory[key] = value
     while len(memory) > _REMEMBERED:
         try:

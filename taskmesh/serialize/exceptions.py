@@ -246,7 +246,7 @@ def _traceback_text(exc: BaseException) -> str:
 
 
 def _strip(report: traceback.TracebackException) -> None:
-    """Takes taskmesh's frames out of a report and all that it is chained to."""
+    """Take taskmesh's frames out of a report and all that it is chained to."""
     todo: list[traceback.TracebackException | None] = [report]
     while todo:
         one = todo.pop()

@@ -390,7 +390,7 @@ _received: Final[weakref.WeakKeyDictionary[type, frozenset[str]]] = weakref.Weak
 
 
 def _note_received(make: Callable[..., type]) -> Callable[..., type]:
-    """Wraps a maker of class skeletons; its last but one argument is the class's tracker id."""
+    """Wrap a maker of class skeletons; its last but one argument is the class's tracker id."""
 
     def remake(*args: Any) -> type:
         known = args[-2] in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID

@@ -263,7 +263,7 @@ class Blob:
         return file.fd
 
     def close(self) -> None:
-        """Gives the file up; parts that somebody looks at stay valid."""
+        """Give the file up; parts that somebody looks at stay valid."""
         file, self._file = self._file, None
         if file is not None:
             _crowd.unread.discard(file.fd)
@@ -296,12 +296,12 @@ def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
 
 
 def keep_open(most: int) -> None:
-    """Keeps no more than so many received files open, and of further ones a copy: descriptors run short."""
+    """Keep no more than so many received files open, and of further ones a copy: descriptors run short."""
     _room[0] = most
 
 
 def discard(descriptors: Iterable[int]) -> None:
-    """Closes descriptors that came with a message and that no Blob owns."""
+    """Close descriptors that came with a message and that no Blob owns."""
     for fd in descriptors:
         os.close(fd)
 

@@ -63,7 +63,7 @@ _forks = [0]
 
 
 def keep_spares(capacity: int) -> None:
-    """Keeps files of up to `capacity` bytes in all for use by later payloads; 0 closes them all.
+    """Keep files of up to `capacity` bytes in all for use by later payloads; 0 closes them all.
 
     As many as are in use at a time are kept if that is more: where large payloads come one after the other,
     the next takes the file of one that is done, and after the last of them the memory is given back; what has
@@ -77,7 +77,7 @@ def keep_spares(capacity: int) -> None:
 
 
 def close_idle(now: float) -> bool:
-    """Closes the spare files, and unmaps files, that nothing has used since a call KEPT_S or longer ago.
+    """Close the spare files, and unmap files, that nothing has used since a call KEPT_S or longer ago.
 
     Args:
         now: seconds of a clock that does not go back.
@@ -184,7 +184,7 @@ class File(msgspec.Struct, gc=False, eq=False):
         _trim_spares()
 
     def _release(self) -> None:
-        """Says that this process is through with it, unless it has sent it to several."""
+        """Say that this process is through with it, unless it has sent it to several."""
         if self.relayed and self.sends <= 1:
             os.pwrite(self.fd, _RELEASED, 1)
         if not self.sends:
@@ -201,7 +201,7 @@ class File(msgspec.Struct, gc=False, eq=False):
         return mapping
 
     def write(self, part: Buffer, offset: int) -> None:
-        """Writes all of it at this offset.
+        """Write all of it at this offset.
 
         Raises:
             OSError: no shared memory is left.
@@ -434,7 +434,7 @@ class _Spare:
 
 
 def _keep_spare(file: File) -> bool:
-    """Keeps a file for later, if it may be; whoever it was sent to is perhaps still reading."""
+    """Keep a file for later, if it may be; whoever it was sent to is perhaps still reading."""
     if not _spare_bytes[0]:
         return False
     if not file.sends:
@@ -472,7 +472,7 @@ def _stays_mapped(size: int) -> bool:
 
 
 def _trim_spares() -> None:
-    """Closes the oldest spare files beyond what may be kept."""
+    """Close the oldest spare files beyond what may be kept."""
     most = _most_kept()
     while len(_spares) > _MAX_KEPT or sum(spare.size for spare in tuple(_spares)) > most:
         try:

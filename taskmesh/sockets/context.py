@@ -41,7 +41,7 @@ class InprocBoard:
         self._ends: dict[str, list[tuple[Role, bool]]] = {}
 
     def enter(self, endpoint: str, role: Role, *, bound: bool) -> None:
-        """Notes one end.
+        """Note one end.
 
         Raises:
             InvalidCombination: an end on the other side cannot be connected to this role.
@@ -58,7 +58,7 @@ class InprocBoard:
             ends.append((role, bound))
 
     def leave(self, endpoint: str, role: Role, *, bound: bool) -> None:
-        """Forgets one end."""
+        """Forget one end."""
         with self._lock:
             ends = self._ends[endpoint]
             ends.remove((role, bound))
@@ -123,7 +123,7 @@ class Context:
         return os.getpid() != self._pid
 
     def check_usable(self) -> None:
-        """Refuses use after close() and in a forked child.
+        """Refuse use after close() and in a forked child.
 
         Raises:
             ContextClosed: close() was called.
@@ -150,15 +150,15 @@ class Context:
             raise no_socket(error) from None
 
     def adopt(self, socket: ClosableSocket) -> None:
-        """Counts a socket as belonging here, until it is closed."""
+        """Count a socket as belonging here, until it is closed."""
         self._sockets.add(socket)
 
     def release(self, socket: ClosableSocket) -> None:
-        """Forgets a socket that was closed."""
+        """Forget a socket that was closed."""
         self._sockets.discard(socket)
 
     def close(self, timeout: float = 5.0, *, force: bool = False) -> None:
-        """Ends the context: calls blocked in its sockets raise ContextClosed, then these must be closed.
+        """End the context: calls blocked in its sockets raise ContextClosed, then these must be closed.
 
         Args:
             timeout: seconds to wait for the sockets to be closed and for their lingering messages.
@@ -188,7 +188,7 @@ class Context:
             raise ContextNotClosed(f"the context did not end within {timeout} s; open sockets: {left}")
 
     def forget_after_fork(self) -> None:
-        """Makes every socket of this context raise ForkedContext; runs in a forked child."""
+        """Make every socket of this context raise ForkedContext; run in a forked child."""
         for socket in list(self._sockets):
             socket.poison(refuse_forked)
 
@@ -197,10 +197,10 @@ class ClosableSocket(Protocol):
     """A socket as its context sees it."""
 
     def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
-        """Closes the socket."""
+        """Close the socket."""
 
     def poison(self, refusal: Callable[..., bytes]) -> None:
-        """Replaces the calls into libzmq by one that raises."""
+        """Replace the calls into libzmq by one that raises."""
 
 
 def forked_context() -> ForkedContext:
@@ -211,7 +211,7 @@ def forked_context() -> ForkedContext:
 
 
 def _check_descriptors() -> None:
-    """Looks whether libzmq will get the descriptors of its threads: without them it ends the process.
+    """Look whether libzmq will get the descriptors of its threads: without them it ends the process.
 
     Raises:
         SocketError: it will not.
@@ -228,7 +228,7 @@ def _check_descriptors() -> None:
 
 
 def _check_threads(count: int) -> None:
-    """Looks whether libzmq will get its threads, and `close` its one: without them it ends the process.
+    """Look whether libzmq will get its threads, and `close` its one: without them it ends the process.
 
     Raises:
         SocketError: it will not.

@@ -45,7 +45,7 @@ class SocketFile:
         return None if path in (endpoint, "*") or path.startswith("@") else cls(path)
 
     def remove(self) -> None:
-        """Removes it, if it is still there. To be called while the socket listens."""
+        """Remove it, if it is still there. To be called while the socket listens."""
         if self._number is not None and self._found() == self._number:
             with contextlib.suppress(OSError):  # a folder that is no longer ours to write: the file stays
                 os.unlink(self._path)
@@ -94,7 +94,7 @@ def for_its_owner(endpoint: str) -> Iterator[None]:
 
 
 def check_port(endpoint: str) -> None:
-    """Refuses a tcp port that does not exist; libzmq takes 65536 and more for another port without a word.
+    """Refuse a tcp port that does not exist; libzmq takes 65536 and more for another port without a word.
 
     Raises:
         EndpointError: the port is above 65535.

@@ -12,7 +12,7 @@ OLDEST_LIBZMQ = (4, 3, 5)
 
 
 def check_library(version: tuple[int, int, int] | None = None) -> None:
-    """Refuses a libzmq that is too old.
+    """Refuse a libzmq that is too old.
 
     Args:
         version: the version to judge; the loaded one when None.

@@ -130,7 +130,7 @@ class Monitor:
                 return event
 
     def wait_ready(self, timeout: float) -> MonitorEvent:
-        """Waits for a connection whose handshake is done: from then on the peer is there.
+        """Wait for a connection whose handshake is done: from then on the peer is there.
 
         Raises:
             NoPeerWithinTimeout: nobody was there within `timeout` seconds.
@@ -165,7 +165,7 @@ class Monitor:
         return InvalidCombination(f"{where}; {self._role.value} can be connected to {fitting}")
 
     def close(self) -> None:
-        """Ends the reports; closing again does nothing."""
+        """End the reports; closing again does nothing."""
         if self._raw.closed:
             return
         if not self._watched.closed:

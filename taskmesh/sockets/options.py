@@ -36,7 +36,7 @@ class CurveServer:
         _check_key("secret_key", self.secret_key)
 
     def settings(self) -> Iterator[tuple[int, int | bytes]]:
-        """Gives libzmq's options and their values."""
+        """Give libzmq's options and their values."""
         yield zmq.CURVE_SERVER, 1
         yield zmq.CURVE_SECRETKEY, self.secret_key
         if self.zap_domain:
@@ -63,7 +63,7 @@ class CurveClient:
         _check_key("server_key", self.server_key)
 
     def settings(self) -> Iterator[tuple[int, int | bytes]]:
-        """Gives libzmq's options and their values."""
+        """Give libzmq's options and their values."""
         yield zmq.CURVE_PUBLICKEY, self.public_key
         yield zmq.CURVE_SECRETKEY, self.secret_key
         yield zmq.CURVE_SERVERKEY, self.server_key
@@ -135,7 +135,7 @@ class SocketOptions:
             raise InvalidOption("identity must be at most 255 bytes and must not begin with a zero byte")
 
     def settings(self, role: Role) -> Iterator[tuple[int, int | bytes]]:
-        """Gives libzmq's options and values for a socket of this role, where they differ from its defaults.
+        """Give libzmq's options and values for a socket of this role, where they differ from its defaults.
 
         Raises:
             InvalidOption: an option was set that the role does not have.

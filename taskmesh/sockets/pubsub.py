@@ -66,11 +66,11 @@ class Sub(ReceiveOnly, ReceivingParts):
     role = Role.SUB
 
     def subscribe(self, topic: bytes) -> None:
-        """Asks for messages whose first part begins with `topic`, b"" for all; asking twice counts twice."""
+        """Ask for messages whose first part begins with `topic`, b"" for all; asking twice counts twice."""
         self._set(zmq.SUBSCRIBE, topic)
 
     def unsubscribe(self, topic: bytes) -> None:
-        """Takes one subscribe() back; nothing happens when there was none."""
+        """Take one subscribe() back; nothing happens when there was none."""
         self._set(zmq.UNSUBSCRIBE, topic)
 
     def _set(self, option: int, topic: bytes) -> None:
@@ -132,9 +132,9 @@ class XSub(SendingParts, ReceivingParts):
     role = Role.XSUB
 
     def subscribe(self, topic: bytes) -> None:
-        """Asks all publishers for messages whose first part begins with `topic`."""
+        """Ask all publishers for messages whose first part begins with `topic`."""
         self.send(SUBSCRIBE + topic)
 
     def unsubscribe(self, topic: bytes) -> None:
-        """Takes one subscribe() back."""
+        """Take one subscribe() back."""
         self.send(CANCEL + topic)

@@ -36,7 +36,7 @@ class Scatter(SendOnly, SharedSocket):
     emulated_by = Role.PUSH
 
     def send(self, data: Sendable, timeout: float | None = None) -> None:
-        """Sends a message. When it returns, the message is queued for one peer.
+        """Send a message. When it returns, the message is queued for one peer.
 
         Args:
             data: the message; it is copied.
@@ -68,7 +68,7 @@ class Scatter(SendOnly, SharedSocket):
             raise
 
     def try_send(self, data: Sendable) -> bool:
-        """Sends a message if a peer has room for it now and no other thread stands in line.
+        """Send a message if a peer has room for it now and no other thread stands in line.
 
         Returns:
             False when nothing was queued.
@@ -101,7 +101,7 @@ class Gather(ReceiveOnly, SharedSocket):
     emulated_by = Role.PULL
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Receives a message.
+        """Receive a message.
 
         Args:
             timeout: seconds to wait; None waits for ever, 0 not at all.
@@ -127,7 +127,7 @@ class Gather(ReceiveOnly, SharedSocket):
             raise translated(error, self) from None
 
     def recv_many(self, limit: int | None = None) -> list[bytes]:
-        """Takes the messages that are there, without waiting: until nothing is left, or `limit` of them."""
+        """Take the messages that are there, without waiting: until nothing is left, or `limit` of them."""
         messages: list[bytes] = []
         recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
         try:
@@ -156,7 +156,7 @@ class Gather(ReceiveOnly, SharedSocket):
     recv_parts_many = recv_parts
 
     def __iter__(self) -> Iterator[bytes]:
-        """Receives for ever; ends when the context is closed. Several threads may iterate."""
+        """Receive for ever; end when the context is closed. Several threads may iterate."""
         try:
             while True:
                 yield self.recv()
@@ -173,7 +173,7 @@ class Gather(ReceiveOnly, SharedSocket):
             self._discard_rest()
 
     def _discard_rest(self) -> None:
-        """Drops the parts that follow the one just read; libzmq has them all. The lock is held."""
+        """Drop the parts that follow the one just read; libzmq has them all. The lock is held."""
         frame: Frame = self._recv(NOBLOCK, False)  # type: ignore[assignment]
         while frame.more:
             frame = self._recv(NOBLOCK, False)  # type: ignore[assignment]

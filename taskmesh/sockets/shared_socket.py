@@ -53,7 +53,7 @@ class SharedSocket(Socket):
         self._line: deque[threading.Condition] = deque()
 
     def poison(self, refusal: Callable[..., bytes]) -> None:
-        """Replaces the calls into libzmq by one that raises."""
+        """Replace the calls into libzmq by one that raises."""
         if self._context.forked:
             self._new_lock()  # at the fork another thread of the parent may have held it
         super().poison(refusal)
@@ -71,7 +71,7 @@ class SharedSocket(Socket):
                     self._drop_wake()
 
     def _stand_in_line(self, attempt: Callable[[], T], flag: int, timeout: float | None) -> T:
-        """Waits for this thread's turn and then for the socket; the lock is held on entry and on exit.
+        """Wait for this thread's turn and then for the socket; the lock is held on entry and on exit.
 
         Raises:
             zmq.Again: the time is up.
@@ -91,7 +91,7 @@ class SharedSocket(Socket):
                 self._drop_wake()
 
     def _lead(self, attempt: Callable[[], T], flag: int, deadline: float) -> T:
-        """Waits for the socket as the first in line."""
+        """Wait for the socket as the first in line."""
         wake = self._first_wake()
         while True:
             if self.closed:
@@ -110,7 +110,7 @@ class SharedSocket(Socket):
             wake.clear()
 
     def _first_wake(self) -> Wakeup:
-        """Makes what the waiting thread is woken by, when a thread waits for the first time."""
+        """Make what the waiting thread is woken by, when a thread waits for the first time."""
         if self._wake is None:
             self._wake = Wakeup()
             self._poll.register(self._wake, select.POLLIN)

@@ -140,7 +140,7 @@ class Socket:
             raise translated(error, self) from None
 
     def bind(self, endpoint: str) -> str:
-        """Listens at an endpoint: tcp://127.0.0.1:*, ipc://path or inproc://name. An ipc path has mode 0700.
+        """Listen at an endpoint: tcp://127.0.0.1:*, ipc://path or inproc://name. An ipc path has mode 0700.
 
         Returns:
             The endpoint as it became, with the port in place of a wildcard.
@@ -152,7 +152,7 @@ class Socket:
         return self._join(endpoint, bound=True)
 
     def connect(self, endpoint: str) -> None:
-        """Connects to an endpoint. The peer need not be there yet; libzmq connects again after a loss.
+        """Connect to an endpoint. The peer need not be there yet; libzmq connects again after a loss.
 
         Raises:
             EndpointError: the endpoint is malformed.
@@ -162,7 +162,7 @@ class Socket:
         self._join(endpoint, bound=False)
 
     def _join(self, endpoint: str, *, bound: bool) -> str:
-        """Binds or connects, after checks that libzmq does not make; returns the endpoint as it became."""
+        """Bind or connect, after checks that libzmq does not make; return the endpoint as it became."""
         self._context.check_usable()
         check_port(endpoint)
         if bound and (trouble := obstacle(endpoint)):
@@ -191,7 +191,7 @@ class Socket:
         return became
 
     def unbind(self, endpoint: str) -> None:
-        """Stops listening. libzmq also drops the peers that came in through this endpoint, and their queues.
+        """Stop listening. libzmq also drops the peers that came in through this endpoint, and their queues.
 
         Raises:
             EndpointError: the socket is not bound there.
@@ -199,7 +199,7 @@ class Socket:
         self._leave(endpoint, bound=True)
 
     def disconnect(self, endpoint: str) -> None:
-        """Ends a connection. Messages queued for it are thrown away.
+        """End a connection. Messages queued for it are thrown away.
 
         Raises:
             EndpointError: the socket is not connected there.
@@ -221,7 +221,7 @@ class Socket:
                 self._context.inproc.leave(endpoint, self.wire_role, bound=bound)
 
     def monitor(self) -> Monitor:
-        """Opens the stream of connection events of this socket; open it before bind() and connect().
+        """Open the stream of connection events of this socket; open it before bind() and connect().
 
         Close it before the socket, if other threads use that.
 
@@ -236,7 +236,7 @@ class Socket:
             return self._monitor
 
     def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
-        """Closes the socket; closing it again does nothing.
+        """Close the socket; closing it again does nothing.
 
         Args:
             linger_ms: in place of the linger of its options.
@@ -271,11 +271,11 @@ class Socket:
         self._context.release(self)
 
     def poison(self, refusal: Callable[..., bytes]) -> None:
-        """Replaces the calls into libzmq by one that raises; the context does it after a fork."""
+        """Replace the calls into libzmq by one that raises; the context does it after a fork."""
         self._send = self._recv = refusal
 
     def _wait(self, flag: int, seconds: float) -> None:
-        """Waits until the socket is ready for `flag`, or the time or a stretch of it is up."""
+        """Wait until the socket is ready for `flag`, or the time or a stretch of it is up."""
         try:
             zmq.zmq_poll([(self._raw, flag)], stretch(seconds))
         except zmq.ZMQError as error:

@@ -43,7 +43,7 @@ class SendingParts(Socket):
     __slots__ = ()
 
     def send(self, data: Sendable, timeout: float | None = None) -> None:
-        """Sends a message of one part. When it returns, the message is queued for one peer.
+        """Send a message of one part. When it returns, the message is queued for one peer.
 
         Args:
             data: the message; it is copied.
@@ -63,7 +63,7 @@ class SendingParts(Socket):
             raise translated(error, self) from None
 
     def try_send(self, data: Sendable) -> bool:
-        """Sends a message of one part if a peer has room for it now.
+        """Send a message of one part if a peer has room for it now.
 
         Returns:
             False when nothing was queued. POLLOUT on `raw` tells when to try again.
@@ -87,7 +87,7 @@ class SendingParts(Socket):
         ) from None
 
     def send_parts(self, parts: Sequence[Sendable], timeout: float | None = None) -> None:
-        """Sends one message of several parts, all of them or none.
+        """Send one message of several parts, all of them or none.
 
         Args:
             parts: at least one. From ZERO_COPY_BYTES on a part is not copied: leave it unchanged until it is
@@ -106,7 +106,7 @@ class SendingParts(Socket):
             raise translated(error, self) from None
 
     def try_send_parts(self, parts: Sequence[Sendable]) -> bool:
-        """Sends one message of several parts if a peer has room for it now.
+        """Send one message of several parts if a peer has room for it now.
 
         Returns:
             False when nothing was queued.
@@ -144,7 +144,7 @@ class ReceivingParts(Socket):
     __slots__ = ()
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Receives one part: a whole message, unless the sender sends several parts (then see recv_parts).
+        """Receive one part: a whole message, unless the sender sends several parts (then see recv_parts).
 
         Args:
             timeout: seconds to wait; None waits for ever, 0 not at all.
@@ -162,7 +162,7 @@ class ReceivingParts(Socket):
             raise translated(error, self) from None
 
     def recv_many(self, limit: int | None = None) -> list[bytes]:
-        """Takes the parts that are there, without waiting: until nothing is left, or `limit` of them.
+        """Take the parts that are there, without waiting: until nothing is left, or `limit` of them.
 
         Parts of a message of several parts follow each other in the list; libzmq delivers such a message
         whole, so only a limit can cut it, and the next call then goes on with its next part. Large parts are
@@ -188,7 +188,7 @@ class ReceivingParts(Socket):
         return parts
 
     def __iter__(self) -> Iterator[bytes]:
-        """Receives for ever; ends when the context is closed."""
+        """Receive for ever; end when the context is closed."""
         try:
             while True:
                 yield self.recv()
@@ -209,7 +209,7 @@ class ReceivingParts(Socket):
         raise NoMessageWithinTimeout(message, zmq.EAGAIN) from None
 
     def recv_parts(self, timeout: float | None = None) -> list[Part]:
-        """Receives one whole message.
+        """Receive one whole message.
 
         Args:
             timeout: seconds to wait; None waits for ever, 0 not at all.
@@ -229,14 +229,14 @@ class ReceivingParts(Socket):
             raise translated(error, self) from None
 
     def recv_parts_many(self, limit: int | None = None) -> list[list[Part]]:
-        """Takes the whole messages that are there, without waiting: until none is left, or `limit` of them.
+        """Take the whole messages that are there, without waiting: until none is left, or `limit` of them.
 
         Costs about three times recv_many for each part, because libzmq is asked whether more follow.
         """
         return self._all_there(self._recv_parts_now, limit)
 
     def recv_parts_from(self, limit: int) -> list[tuple[str, list[Part]]]:
-        """Takes at most `limit` whole messages that are there, each with its sender as ZAP has named it.
+        """Take at most `limit` whole messages that are there, each with its sender as ZAP has named it.
 
         Returns:
             The User-Id of the ZAP reply and the parts; the first is "" where no handler was asked. Of a

@@ -76,6 +76,12 @@ CLAUSES: dict[str, int] = {
 # Modules with error texts that say "Cure:" in place of a sentence.
 CURES: frozenset[str] = frozenset()
 CLAUSE = re.compile(r"(What|Who|Whom|Whose|Whether|How|Which|Where|When|Why|Whatever|Whoever)\b")
+# As a function's docstring does not begin: it is imperative ("Return"). Nouns may end in an s.
+THIRD_PERSON = re.compile(
+    r"(Acknowledg|Add|Answer|Ask|Bind|Call|Cancel|Clos|Connect|Cut|Drop|End|Enter|Fir|Forget|Giv|Hand|Has|Keep|"
+    r"Leav|Load|Log|Mak|Mov|Not|Open|Pass|Publish|Push|Put|Queu|Rais|Read|Receiv|Refus|Remov|Repeat|Replac|"
+    r"Report|Return|Run|Say|Send|Start|Stop|Submit|Tak|Tell|Wait|Writ|Yield)e?s\b"
+)
 
 
 def test_a_class_is_defined_once():
@@ -96,6 +102,18 @@ def test_a_short_module_is_a_concept_of_its_own():
     }
 
     assert short <= set(SHORT)
+
+
+def test_docstrings_of_functions_are_imperative():
+    begin = [
+        f"{path}:{node.lineno} {text}"
+        for path in python_files("taskmesh")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list
+        if THIRD_PERSON.match(text := ast.get_docstring(node) or "")
+    ]
+
+    assert begin == []
 
 
 def test_docstrings_begin_with_a_sentence_or_a_noun():

@@ -165,7 +165,7 @@ class ClientMachine:
                 assert_never(message)
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
-        """Waits, since the hub is full, longer with each refusal."""
+        """Wait, since the hub is full, longer with each refusal."""
         wait = min(busy.retry_after, LONGEST_WAIT)
         if not self._busy_until:
             wait = max(wait, min(LONGEST_BACKOFF, wait * (1 << min(self._refusals, 10))))
@@ -173,7 +173,7 @@ class ClientMachine:
         self._busy_until = max(self._busy_until, now + wait)
 
     def _on_need(self, need: m.NeedSpec | m.NeedValues, now: float, out: list[ClientAction]) -> None:
-        """Sends a Submit again with something that the hub lacks.
+        """Send a Submit again with something that the hub lacks.
 
         A Submit that has all of it already is under way: answering each repetition would make more of them.
         """
@@ -188,7 +188,7 @@ class ClientMachine:
             self._send_from(need.number, now, out)
 
     def _add_specs(self, submit: m.Submit, specs: list[int]) -> bool:
-        """Adds specs that the hub lacks to a Submit that is kept; returns False if it has them already.
+        """Add specs that the hub lacks to a Submit that is kept; return False if it has them already.
 
         Tasks whose specs the pending table does not have any more were given up meanwhile.
         """
@@ -208,7 +208,7 @@ class ClientMachine:
             self._lost(now, out)
 
     def _on_welcome(self, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
-        """Takes in the hub's answer to a Hello over this link.
+        """Take in the hub's answer to a Hello over this link.
 
         A hub that stood still answers older ones as well, and those of the first link as if it knew nothing.
         """
@@ -244,7 +244,7 @@ class ClientMachine:
         self._requests.again(now, out)
 
     def _start_over(self, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
-        """Submits everything unresolved again, to a hub that does not have it."""
+        """Submit everything unresolved again, to a hub that does not have it."""
         self._deliveries.restart()
         self._session = welcome.session
         submits = self._submits
@@ -300,7 +300,7 @@ class ClientMachine:
                 self._unstarted.difference_update([failure.seq for failure in deliver.failed])
 
     def _acknowledge(self, now: float, out: list[ClientAction]) -> None:
-        """Acknowledges deliveries when that is due, or ahead of what is sent anyway unless that does so."""
+        """Acknowledge deliveries when that is due, or ahead of what is sent anyway unless that does so."""
         if not self.open:
             return
         if now < self._deliveries.due:
@@ -334,7 +334,7 @@ class ClientMachine:
                 assert_never(message)
 
     def _on_cancel(self, seqs: list[int], unstarted: list[int], now: float, out: list[ClientAction]) -> None:
-        """Gives tasks up in a Submit, which cannot be lost.
+        """Give tasks up in a Submit, which cannot be lost.
 
         A hub that is full takes none, and so it hears of it in a message of its own as well: that makes room.
         Submits that wait for room say it too when they are sent, or some of `unstarted` would start first.
@@ -351,7 +351,7 @@ class ClientMachine:
     def _on_queued(
         self, specs: list[tuple[int, Spec]], runs: list[Run], now: float, out: list[ClientAction]
     ) -> None:
-        """Submits tasks; those that are too large fail, and the hub hears their numbers or it would wait."""
+        """Submit tasks; those that are too large fail, and the hub hears their numbers or it would wait."""
         submits = self._submits
         if specs and self.config.credit:
             self._ages.submitted(specs)
@@ -367,12 +367,12 @@ class ClientMachine:
             self._send_more(out)
 
     def _send_from(self, number: int, now: float, out: list[ClientAction]) -> None:
-        """Sends what is unacknowledged once more, from a number on."""
+        """Send what is unacknowledged once more, from a number on."""
         self._submits.rewind(number, now)
         self._send_more(out)
 
     def _send_more(self, out: list[ClientAction]) -> None:
-        """Sends the Submits that follow as far as the window goes; one at least is under way.
+        """Send the Submits that follow as far as the window goes; one at least is under way.
 
         A hub that is full is shown one alone: to say all again that it would refuse again costs both.
         """
@@ -412,19 +412,19 @@ class ClientMachine:
             out += self._sinks.on_time(now)
 
     def _stir(self, now: float) -> None:
-        """Asks the hub for a Welcome before it says something after a silence: another one may be there."""
+        """Ask the hub for a Welcome before it says something after a silence: another one may be there."""
         if self.open and self._beat_at == math.inf:
             self.open, self._hello_at = False, now
             self._link += 1
 
     def _say_again(self, now: float, out: list[ClientAction]) -> None:
-        """Repeats what the hub has not answered, since it was full."""
+        """Repeat what the hub has not answered, since it was full."""
         self._busy_until = 0.0
         self._send_from(0, now, out)
         self._requests.again(now, out)
 
     def _again(self, now: float, out: list[ClientAction]) -> None:
-        """Says Hello, which states the first Submit, and sends again what is unacknowledged."""
+        """Say Hello, which states the first Submit, and send again what is unacknowledged."""
         if not self.open:
             return
         out.append(Send(self._hello()))

@@ -32,7 +32,7 @@ class PendingRequests:
         return bool(self._pending)
 
     def ask(self, request: Request, now: float, out: list[ClientAction], *, linked: bool) -> None:
-        """Passes a request on, if there is a link; keeps it for the next one if it may be lost on this.
+        """Pass a request on, if there is a link; keep it for the next one if it may be lost on this.
 
         Args:
             request: The request.
@@ -48,7 +48,7 @@ class PendingRequests:
                 self._pending.popitem(last=False)
 
     def again(self, now: float, out: list[ClientAction]) -> None:
-        """Asks over a new link whatever is unanswered and not too old.
+        """Ask over a new link whatever is unanswered and not too old.
 
         Args:
             now: The time.

@@ -43,7 +43,7 @@ class ClientSettings:
     question: float = 5.0
 
     def statement(self, epoch: int, first: int, link: int) -> ClientHello:
-        """Returns the Hello of this client.
+        """Return the Hello of this client.
 
         Args:
             epoch: The hub's that it knew, 0 for none.
@@ -60,21 +60,21 @@ class UnresolvedTasks(Protocol):
     """The table of tasks that the program waits for, as the machine sees it."""
 
     def __bool__(self) -> bool:
-        """Returns True if any task is unresolved."""
+        """Return True if any task is unresolved."""
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Returns every unresolved task that was drained before, to submit again; runs say `again`."""
+        """Return every unresolved task that was drained before, to submit again; runs say `again`."""
 
     def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]: ...
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
-        """Returns outcomes of those of these tasks that have ended and that unresolved tasks depend on."""
+        """Return outcomes of those of these tasks that have ended and that unresolved tasks depend on."""
 
     def calls_of(self, seqs: Iterable[int]) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Returns calls of those of these tasks whose results are ignored, and of such that they need.
+        """Return calls of those of these tasks whose results are ignored, and of such that they need.
 
         Each comes after those that it depends on; runs say `rerun`.
         """
 
     def lose_early(self, unsent: Set[int]) -> list[Failed]:
-        """Takes unresolved at-most-once tasks that a hub may have had out of the table: each is lost."""
+        """Take unresolved at-most-once tasks that a hub may have had out of the table: each is lost."""

@@ -117,7 +117,7 @@ class OpenSinks:
     @property
     def deadline(self) -> float:
         """The time at which `on_time` has something to do."""
-        return min((sink.deadline for sink in self._sinks.values()), default=math.inf)
+        return min([sink.deadline for sink in self._sinks.values()]) if self._sinks else math.inf
 
     def open(self, name: str, credit: int, now: float, *, linked: bool) -> list[ClientAction]:
         sink = self._sinks[name] = OpenSink(name, credit)

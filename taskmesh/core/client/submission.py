@@ -59,7 +59,7 @@ class SubmitWindow(SendWindow[m.Submit]):
     # --- in -----------------------------------------------------------------------------------------------
 
     def submit(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float) -> None:
-        """Makes Submits of tasks, none larger than the hub takes."""
+        """Make Submits of tasks, none larger than the hub takes."""
         if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
             self._keep(specs, runs, len(runs[0].payloads[0]), now)
             return
@@ -80,7 +80,7 @@ class SubmitWindow(SendWindow[m.Submit]):
             self._keep(specs, batch, size, now)
 
     def _keep(self, specs: list[tuple[int, Spec]], runs: list[Run], size: int, now: float) -> None:
-        """Keeps a Submit, with the outcomes that its tasks depend on, as far as they are there."""
+        """Keep a Submit, with the outcomes that its tasks depend on, as far as they are there."""
         submit = m.Submit(self.next, specs, runs)
         for run in runs:
             if run.needs or run.after:
@@ -91,7 +91,7 @@ class SubmitWindow(SendWindow[m.Submit]):
         self.append(submit, size, now)
 
     def give_up(self, seqs: list[int], unstarted: list[int], now: float, *, whole: bool = False) -> None:
-        """Tells the hub which tasks are given up, or never come; `unstarted` ones unless they have started.
+        """Tell the hub which tasks are given up, or never come; `unstarted` ones unless they have started.
 
         Args:
             seqs: Counters of tasks.
@@ -105,7 +105,7 @@ class SubmitWindow(SendWindow[m.Submit]):
         self.append(m.Submit(self.next, [], [], last[0], unstarted=last[1], whole=whole), 0, now)
 
     def add_values(self, submit: m.Submit, seqs: list[int]) -> bool:
-        """Adds outcomes that the hub lacks to a Submit that is kept; returns False if it has them already.
+        """Add outcomes that the hub lacks to a Submit that is kept; return False if it has them already.
 
         A task whose result is ignored comes again, before those that need it. What is not known here either
         can never come: what depends on it fails.
@@ -130,7 +130,7 @@ class SubmitWindow(SendWindow[m.Submit]):
         return bool(lacking)
 
     def _values_for(self, runs: Iterable[Run], seqs: set[int]) -> list[Value]:
-        """Returns outcomes of those of these tasks that have ended, but for needed results that are gone."""
+        """Return outcomes of those of these tasks that have ended, but for needed results that are gone."""
         needed = {seq for run in runs for edges in run.needs for seq in edges}
         found = self._pending.values_of(sorted(seqs))
         return [value for value in found if value.seq not in needed or not value.is_bare]
@@ -138,15 +138,15 @@ class SubmitWindow(SendWindow[m.Submit]):
     # --- what is kept -------------------------------------------------------------------------------------
 
     def cancels(self) -> list[int]:
-        """Returns all tasks that the Submits which are kept give up."""
+        """Return all tasks that the Submits which are kept give up."""
         return [seq for submit in self.kept.values() for seq in submit.cancels]
 
     def fitting(self, runs: list[Run]) -> tuple[list[Run], list[Failed]]:
-        """Returns runs without the calls that are too large for the hub, and failures for these."""
+        """Return runs without the calls that are too large for the hub, and failures for these."""
         return without_large(runs, self.max_payload) if self.max_payload else (runs, [])
 
     def fit(self) -> list[Failed]:
-        """Takes calls that are too large for the hub out of all Submits; returns their failures."""
+        """Take calls that are too large for the hub out of all Submits; return their failures."""
         failures: list[Failed] = []
         for number, submit in self.kept.items():
             runs, failed = self.fitting(submit.runs)
@@ -157,7 +157,7 @@ class SubmitWindow(SendWindow[m.Submit]):
         return failures
 
     def recut(self, now: float) -> None:
-        """Makes the Submits as large as the hub takes them. None of them has ever been sent."""
+        """Make the Submits as large as the hub takes them. None of them has ever been sent."""
         waiting = list(self.kept.values())
         if any(self._is_too_large(submit) for submit in waiting):
             self.restart(self.first)
@@ -200,7 +200,7 @@ class Ages:
             self.since.pop(seq, None)
 
     def stated(self, runs: list[Run], now: float) -> list[Run]:
-        """Returns runs with their age, cut where tasks of a run differ in it."""
+        """Return runs with their age, cut where tasks of a run differ in it."""
         found: list[Run] = []
         for run in runs:
             if self.since.keys().isdisjoint(run.seqs):
@@ -213,7 +213,7 @@ class Ages:
 
 
 def portions(seqs: list[int], unstarted: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Cuts what is given up into messages, one at least."""
+    """Cut what is given up into messages, one at least."""
     most = max(len(seqs), len(unstarted), 1)
     return [
         (seqs[at : at + MAX_CANCELS], unstarted[at : at + MAX_CANCELS]) for at in range(0, most, MAX_CANCELS)
@@ -221,7 +221,7 @@ def portions(seqs: list[int], unstarted: list[int]) -> list[tuple[list[int], lis
 
 
 def split_run(run: Run, limit: int, size: int) -> list[Run]:
-    """Cuts a run into parts of at most `limit` tasks and `size` bytes; a task that is larger is a part."""
+    """Cut a run into parts of at most `limit` tasks and `size` bytes; a task that is larger is a part."""
     bytes_to = list(accumulate(map(len, run.payloads)))
     count = len(bytes_to)
     if count <= limit and (not count or bytes_to[-1] <= size):
@@ -237,7 +237,7 @@ def split_run(run: Run, limit: int, size: int) -> list[Run]:
 
 
 def part_of(run: Run, indexes: Iterable[int]) -> Run:
-    """Returns a run of those of its tasks that are at these places."""
+    """Return a run of those of its tasks that are at these places."""
     at = list(indexes)
     fields = {name: getattr(run, name) for name in ("seqs", "payloads", "needs", "after")}
     return replace(run, **{name: [values[i] for i in at] for name, values in fields.items() if values})
@@ -248,7 +248,7 @@ def upstream_of(runs: Iterable[Run]) -> set[int]:
 
 
 def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]:
-    """Returns runs without calls above `limit` bytes, which would cut the link, and failures for these."""
+    """Return runs without calls above `limit` bytes, which would cut the link, and failures for these."""
     kept: list[Run] = []
     failed: list[Failed] = []
     for run in runs:

@@ -49,7 +49,7 @@ class Account:
         return self.whole or seq in self.finished
 
     def on_their_way(self, low: int, most: int) -> list[int]:
-        """Returns counters of its tasks on their way, from `low` on and rising; at most so many."""
+        """Return counters of its tasks on their way, from `low` on and rising; at most so many."""
         return self.accepted.minus(self.finished, low, most) if self.tasks else []
 
     def is_scattered(self, most: int) -> bool:
@@ -57,7 +57,7 @@ class Account:
         return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
 
     def forget_finished(self) -> None:
-        """Forgets the finished tasks: what the client submits again runs again."""
+        """Forget the finished tasks: what the client submits again runs again."""
         self.accepted = self.accepted.without(self.finished)
         self.finished = IntervalSet()
 

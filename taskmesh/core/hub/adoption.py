@@ -25,7 +25,7 @@ class Adoption:
     # --- what pools list ----------------------------------------------------------------------------------
 
     def take_inventory(self, lane: Lane, hello: Hello, former: int, now: float) -> None:
-        """Moves what the pool still holds into the new session; what nobody waits for is stale there.
+        """Move what the pool still holds into the new session; what nobody waits for is stale there.
 
         Of this hub it may have what its process was sent. Who was sent what by the hub before nobody knows:
         until no client of that time is expected any more, a pool is believed what it could be sent as well.

@@ -189,7 +189,7 @@ class RouteQueue:
             yield from line
 
     def tidy(self) -> None:
-        """Drops every stale entry."""
+        """Drop every stale entry."""
         for key, line in list(self.groups.items()):
             for _ in range(len(line)):
                 record = line.popleft()
@@ -416,7 +416,7 @@ class Backlog:
         self.forget_empty(route_queue)
 
     def append(self, route: Route, priority: int, group: Group, records: list[TaskRecord]) -> None:
-        """Queues new tasks behind the others of their group; all of them know of their entries, or none."""
+        """Queue new tasks behind the others of their group; all of them know of their entries, or none."""
         if not records[0].lined_up:
             for record in records:
                 record.lined_up = True
@@ -430,7 +430,7 @@ class Backlog:
         route_queue.size += len(line) - before
 
     def push_front(self, route: Route, priority: int, group: Group, record: TaskRecord) -> None:
-        """Queues a task that had been on its way before the others of its group, unless it has its place."""
+        """Queue a task that had been on its way before the others of its group, unless it has its place."""
         if not record.lined_up:
             record.lined_up = True
             part = record.part
@@ -441,7 +441,7 @@ class Backlog:
             route_queue.size += 1
 
     def forget_empty(self, route_queue: AnyRouteQueue) -> None:
-        """Drops a route queue in which nothing waits, or nothing but what a limit holds back."""
+        """Drop a route queue in which nothing waits, or nothing but what a limit holds back."""
         if route_queue.waits:
             return
         if isinstance(route_queue, LimitedRouteQueue):
@@ -477,7 +477,7 @@ class Backlog:
                 del self._of_queue[route[0]]
 
     def tidy(self, live: int) -> None:
-        """Drops stale entries when they may be as many as there are tasks: each costs one look then."""
+        """Drop stale entries when they may be as many as there are tasks: each costs one look then."""
         if not self.left or self.left < live:
             return
         self.left = 0

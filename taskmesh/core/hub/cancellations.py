@@ -95,7 +95,7 @@ class Cancellations:
         return True
 
     def cancel_all(self, client: int, extent: Extent = Extent.ALL, reason: str = "") -> int:
-        """Cancels what a client has now, from the next step on.
+        """Cancel what a client has now, from the next step on.
 
         Args:
             client: the client.
@@ -139,7 +139,7 @@ class Cancellations:
         return done
 
     def _cancel_some(self, client: int, job: Pending, seqs: list[int]) -> int:
-        """Cancels what is to be of these; returns what that cost, in looks."""
+        """Cancel what is to be of these; return what that cost, in looks."""
         tasks, base, quiet, looks = self._ledger.tasks, client << SEQ_BITS, client not in self._hub.clients, 1
         for seq in seqs:
             if seq >= job.end:

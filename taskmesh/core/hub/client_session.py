@@ -92,13 +92,13 @@ class ClientSession:
         self._failed: list[Failed] = []
 
     def hear(self, now: float) -> None:
-        """Notes that the client is there, and knows this session."""
+        """Note that the client is there, and knows this session."""
         self.heard = now
         self.present = True
         self.lost = False
 
     def submit(self, submit: Submit) -> None:
-        """Notes a Submit that is in the ledger."""
+        """Note a Submit that is in the ledger."""
         self.submitted = submit.number
         self.specs.update([run.spec for run in submit.runs])
 
@@ -157,7 +157,7 @@ class ClientSession:
         return bool(self.unwritten or self.held)
 
     def deliveries(self, now: float) -> list[SendClient]:
-        """Returns what may be sent now: everything to an embedded client, else as far as the credit goes."""
+        """Return what may be sent now: everything to an embedded client, else as far as the credit goes."""
         if not (self.present and (self._done or self._failed)):
             return []
         window = self._deliveries
@@ -211,7 +211,7 @@ class ClientSession:
         return found + [(failure, failure.seq) for failure in failed if failure.seq in seqs]
 
     def again(self, now: float) -> list[SendClient]:
-        """Returns every delivery sent and not acknowledged, to send once more."""
+        """Return every delivery sent and not acknowledged, to send once more."""
         self._deliveries.repeat(now)
         return [SendClient(self.client, message) for message in self._deliveries.send()]
 
@@ -221,7 +221,7 @@ class ClientSession:
         return self._deliveries.deadline(RESEND_AFTER) if self.present else math.inf
 
     def _next(self, number: int) -> tuple[Deliver, int]:
-        """Returns the next delivery, of about MAX_DELIVERY bytes, and its size."""
+        """Return the next delivery, of about MAX_DELIVERY bytes, and its size."""
         size = taken = 0
         for run in self._done:
             taken += 1

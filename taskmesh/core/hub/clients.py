@@ -133,7 +133,7 @@ class Clients:
         return session
 
     def _may_be_dead(self, hello: m.ClientHello) -> bool:
-        """Tells that a client which this hub has forgotten is to say Hello again, as one that lives does.
+        """Tell that a client which this hub has forgotten is to say Hello again, as one that lives does.
 
         What a dead one sent last may come after the word of its death: its tasks would run once more.
         """
@@ -222,7 +222,7 @@ class Clients:
         self._close_account(session.client)
 
     def _close_account(self, client: int) -> None:
-        """Drops the account of a client that has no session, once nothing of it is here either."""
+        """Drop the account of a client that has no session, once nothing of it is here either."""
         account = self._ledger.accounts.get(client)
         if account is not None and not account.is_used and client not in self._hub.clients:
             self._ledger.accounts.pop(client, None)
@@ -233,7 +233,7 @@ class Clients:
         return pending is not None and pending.extent is not Extent.BOUND
 
     def go_on(self) -> None:
-        """Cancels the next portion of what is to be cancelled, and writes one of what is to be written."""
+        """Cancel the next portion of what is to be cancelled, and write one of what is to be written."""
         self._write_outcomes()
         for client in self._cancellations.step():
             self._close_account(client)
@@ -247,7 +247,7 @@ class Clients:
         return sum(accounts[client].tasks for client in accounts.keys() - here)
 
     def cancel_tasks_of(self, clients: Iterable[int], reason: str) -> int:
-        """Cancels all that these clients have, from the next step on; returns how many tasks that are."""
+        """Cancel all that these clients have, from the next step on; return how many tasks that are."""
         return sum(self._cancellations.cancel_all(client, Extent.ALL, reason) for client in clients)
 
     def on_revoked(self, users: frozenset[str]) -> None:
@@ -355,7 +355,7 @@ class Clients:
                 self._cancellations.drop_unclaimed(client, only_bound=True)
 
     def forget_absent(self, now: float) -> None:
-        """Forgets clients that have been away too long, or for which more is kept than there is room for.
+        """Forget clients that have been away too long, or for which more is kept than there is room for.
 
         Their tasks go on: only outcomes that nobody takes are dropped. A client that stands still keeps its
         link and will take what it gave credit for: no more of its tasks are run meanwhile, and nothing is
@@ -392,7 +392,7 @@ class Clients:
         return now - max(session.heard, session.ended)
 
     def _share_room(self) -> None:
-        """Finds how much may be kept for one client: when all have too much together, their equal share."""
+        """Find how much may be kept for one client: when all have too much together, their equal share."""
         sizes = [session.size for session in self._hub.clients.values() if session.size]
         most = self._config.client_max_bytes
         if sum(sizes) > self._config.result_bytes:
@@ -402,7 +402,7 @@ class Clients:
             self._hub.news.update(session.client for session in self._hub.clients.values() if session.size)
 
     def _drop_outcomes(self, session: ClientSession, reason: str) -> None:
-        """Forgets a session with the outcomes that wait for it, and says so."""
+        """Forget a session with the outcomes that wait for it, and say so."""
         fields: dict[str, object] = {
             "client": f"{session.client:016x}",
             "name": session.name,

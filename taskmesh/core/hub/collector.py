@@ -454,7 +454,7 @@ class Collector:
         self.end(record, Cause.BURY, failure)
 
     def requeue(self, record: TaskRecord, cause: Cause) -> None:
-        """Takes a task from its lane and puts it at the front of its queue."""
+        """Take a task from its lane and put it at the front of its queue."""
         if self._lacks_a_value(record):
             return
         self.release(record)
@@ -518,7 +518,7 @@ class Collector:
         return session is None or not session.present
 
     def release(self, record: TaskRecord) -> None:
-        """Takes a task off the books of the lane that holds it, if one does."""
+        """Take a task off the books of the lane that holds it, if one does."""
         lane = self._hub.lanes.get(record.session)
         if lane is not None and State.SENT <= record.state <= State.RUNNING:
             lane.release(record.spec.number, 1)

@@ -51,7 +51,7 @@ class IntervalSet:
         return begins + len(self._starts) - joined
 
     def add(self, number: int) -> None:
-        """Adds one number; adding it again changes nothing."""
+        """Add one number; adding it again changes nothing."""
         block = number >> BITS
         bits = self.blocks.get(block)
         if bits is None or (bits := bits | 1 << (number & LAST)) == FULL:
@@ -62,7 +62,7 @@ class IntervalSet:
             self.end = number + 1
 
     def add_all(self, numbers: Sequence[int]) -> None:
-        """Adds many numbers, quickest when they are consecutive and rising."""
+        """Add many numbers, quickest when they are consecutive and rising."""
         if not numbers:
             return
         first, last = numbers[0], numbers[-1]
@@ -160,7 +160,7 @@ class IntervalSet:
         return at >= 0 and block < self._ends[at]
 
     def _join(self, start: int, end: int) -> None:
-        """Notes blocks as whole."""
+        """Note blocks as whole."""
         starts, ends = self._starts, self._ends
         low = bisect_right(starts, start)
         if low and ends[low - 1] >= start:

@@ -98,11 +98,11 @@ class Breaker:
         self._in_a_row = 0
 
     def refuses(self, number: int, now: float) -> bool:
-        """Returns True if the pool is spared tasks of a spec: it has lately refused some, or everything."""
+        """Return True if the pool is spared tasks of a spec: it has lately refused some, or everything."""
         return now < self._open_until or now < self.refused.get(number, 0.0)
 
     def trip(self, number: int, name: str, reason: str, now: float) -> bool:
-        """Takes in that the pool has refused a task of a spec; returns True if that is worth logging.
+        """Take in that the pool has refused a task of a spec; return True if that is worth logging.
 
         Args:
             name: The function's, for people.
@@ -119,7 +119,7 @@ class Breaker:
         return first or was_open != is_open
 
     def close(self, number: int) -> None:
-        """Takes in that the pool has run a task of a spec."""
+        """Take in that the pool has run a task of a spec."""
         self._in_a_row = 0
         self._open_until = 0.0
         self.refused.pop(number, None)
@@ -233,7 +233,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
     # --- credit -------------------------------------------------------------------------------------------
 
     def load(self, specs: dict[int, SpecEntry]) -> float:
-        """Returns the seconds of slot time outstanding; no task counts for more than the horizon."""
+        """Return the seconds of slot time outstanding; no task counts for more than the horizon."""
         total, cost = 0.0, self.credit.cost
         for number, count in self.counts.items():
             entry = specs[number]
@@ -250,12 +250,12 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return min(self.slots * MOST_AHEAD, max(2 * self.slots, int(handled)))
 
     def worth(self, entry: SpecEntry) -> int:
-        """Returns how many tasks of a spec are worth a message; a smaller share of what waits is not sent."""
+        """Return how many tasks of a spec are worth a message; a smaller share of what waits is not sent."""
         cost = self.credit.cost(entry.service, entry.result_size)
         return max(1, int(WORTH / max(PACE, cost / max(1, self.slots))))
 
     def has_room(self, entry: SpecEntry, specs: dict[int, SpecEntry]) -> bool:
-        """Returns True if the lane is available to a task (RFC 30: its queue, the credit, is not full)."""
+        """Return True if the lane is available to a task (RFC 30: its queue, the credit, is not full)."""
         if self.outstanding < self.slots:
             return True
         slots, credit = self.slots, self.credit
@@ -265,7 +265,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return not self.full and credit.cost(entry.service, entry.result_size) < credit.horizon
 
     def sized(self, slots: int) -> None:
-        """Takes in how many slots its pool has now; -1 if it does not say.
+        """Take in how many slots its pool has now; -1 if it does not say.
 
         If it has more than usual, a task there waits for tasks of its own, which must not wait for it.
         """
@@ -276,7 +276,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self.full = False
 
     def is_silent(self, now: float) -> bool:
-        """Returns True if all slots are busy with tasks that turn out long: none may be put behind them.
+        """Return True if all slots are busy with tasks that turn out long: none may be put behind them.
 
         A task that is handed back unstarted is no progress, or it would be given the same tasks again.
         """
@@ -284,12 +284,12 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return self.outstanding >= self.slots and now - self.progress >= after
 
     def is_stalled(self, now: float) -> bool:
-        """Returns True if all of its slots are busy, and none has reported a task for half a second."""
+        """Return True if all of its slots are busy, and none has reported a task for half a second."""
         after = max(OVERDUE, 2.0 * self.credit.horizon)
         return self.outstanding >= self.slots and now - self.progress >= after
 
     def is_overdue(self, now: float, specs: dict[int, SpecEntry]) -> bool:
-        """Returns True if tasks were sent ahead by a wrong estimate, so that they do not start in time.
+        """Return True if tasks were sent ahead by a wrong estimate, so that they do not start in time.
 
         One ahead for each slot may wait for a task that takes a second, as tasks do that are not LONG.
         """
@@ -302,7 +302,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return seconds > self.slots * (OVERDUE + self.credit.horizon)
 
     def wish(self, verb: str) -> None:
-        """Notes an operator's command; no more work from now on if it says so. Draining is final."""
+        """Note an operator's command; no more work from now on if it says so. Draining is final."""
         if self.wished == "draining":
             return
         self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
@@ -313,7 +313,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return route[0] in self.queues and route[1] <= self.tags
 
     def may_take(self, entry: SpecEntry) -> bool:
-        """Returns True if tasks of a spec may go to it, now or soon."""
+        """Return True if tasks of a spec may go to it, now or soon."""
         refuses = self.breaker.refuses(entry.number, self.heard)
         return self.state in MAY_TAKE and self.serves(entry.route) and not refuses
 
@@ -329,7 +329,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.counts[number] = self.counts.get(number, 0) + count
 
     def remember(self, records: list[TaskRecord]) -> None:
-        """Keeps records that this session may hold.
+        """Keep records that this session may hold.
 
         Those that it does not hold any more go when they are more than a few, for each keeps its spec, and
         with it a function of perhaps megabytes.
@@ -340,7 +340,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self._pushed = [kept for kept in self._pushed if kept.session == session and kept.state <= last]
 
     def release(self, number: int, count: int) -> None:
-        """Notes that this session does not have `count` tasks of a spec any more."""
+        """Note that this session does not have `count` tasks of a spec any more."""
         self.outstanding -= count
         if self.outstanding <= self._refill_at:
             self.full = False
@@ -367,25 +367,25 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return found
 
     def holds_unwanted(self) -> bool:
-        """Returns True if it may have unstarted tasks that are to be cancelled unless they have started."""
+        """Return True if it may have unstarted tasks that are to be cancelled unless they have started."""
         sent = (record for record in self.held() if record.state is State.SENT)
         self.unwanted = any(record.extra is not None and record.extra.unwanted for record in sent)
         return self.unwanted
 
     def pushed(self, size: int) -> None:
-        """Notes one more lane message with so many bytes of payload."""
+        """Note one more lane message with so many bytes of payload."""
         self.sequence += 1
         if size >= LARGE:
             self._flying.append((self.sequence, size))
 
     def bytes_in_flight(self, received: int) -> int:
-        """Returns the bytes of large messages that the pool has not received yet."""
+        """Return the bytes of large messages that the pool has not received yet."""
         while self._flying and self._flying[0][0] <= received:
             self._flying.popleft()
         return sum(size for _, size in self._flying)
 
     def latency(self, sample: float | None, lag: float) -> None:
-        """Takes in a measured round trip, if there is one, and the time that the pool's slots wait for it."""
+        """Take in a measured round trip, if there is one, and the time that the pool's slots wait for it."""
         if sample is not None:
             self.nearest = min(self.nearest, max(0.0, sample))
         self.credit.measured(sample, lag)

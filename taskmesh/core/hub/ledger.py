@@ -88,7 +88,7 @@ class Ledger:
         return (*route[:3], owned(self.account(record.id >> SEQ_BITS).owner, route[3]))
 
     def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
-        """Enters a run of tasks; those already known or finished are passed over.
+        """Enter a run of tasks; those already known or finished are passed over.
 
         Args:
             fresh: the client says that none can be known here; it is believed after a look that costs little.
@@ -165,7 +165,7 @@ class Ledger:
         account.accepted.add(seq)
 
     def readmit(self, record: TaskRecord, entry: SpecEntry) -> None:
-        """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place.
+        """Enter a task once more whose bad end nobody has heard of; it is QUEUED and has its place.
 
         Args:
             entry: its spec, which may have come anew since.
@@ -224,7 +224,7 @@ class Ledger:
         return self._keys.get((name, key))
 
     def _set_key(self, name: str, key: str, record: TaskRecord) -> None:
-        """Makes a record findable by its key until it is terminal."""
+        """Make a record findable by its key until it is terminal."""
         record.more().key = (name, key)
         self._keys[name, key] = record
         self.weigh(record.id >> SEQ_BITS, NAMED + len(key))
@@ -303,7 +303,7 @@ class Ledger:
     def charge(
         self, record: TaskRecord, *, errors: int = 0, crashes: int = 0, ooms: int = 0, losses: int = 0
     ) -> None:
-        """Counts a bad end of an attempt against the task's budgets, or takes a loss back that was none."""
+        """Count a bad end of an attempt against the task's budgets, or take a loss back that was none."""
         record.errors += errors
         record.crashes += crashes
         record.losses = max(0, record.losses + losses)
@@ -315,7 +315,7 @@ class Ledger:
         self.counts[key] = self.counts.get(key, 0) + times
 
     def enqueue(self, records: list[TaskRecord], *, again: bool = False) -> None:
-        """Puts records of one run behind their group.
+        """Put records of one run behind their group.
 
         Args:
             again: they are not new: an earlier hub had them.
@@ -327,7 +327,7 @@ class Ledger:
             self.backlog.append(self.route_of(first), first.spec.priority, group_of(first), records)
 
     def send_round(self, record: TaskRecord, cause: Cause) -> None:
-        """Queues a task again that a pool had; what was handed back unstarted keeps its attempt's number."""
+        """Queue a task again that a pool had; what was handed back unstarted keeps its attempt's number."""
         if cause is Cause.RETURN:
             record.returns += 1
         self.move(record, cause)
@@ -339,7 +339,7 @@ class Ledger:
             self.requeue(record)
 
     def requeue(self, record: TaskRecord) -> None:
-        """Puts a QUEUED record before the others of its group: it has waited already."""
+        """Put a QUEUED record before the others of its group: it has waited already."""
         self._came_back(record)
         backlog = self.suspects if record.losses >= SUSPECT else self.backlog
         backlog.push_front(self.route_of(record), record.spec.priority, group_of(record), record)
@@ -369,7 +369,7 @@ class Ledger:
             self.timers.at(until, record, Cause.DUE)
 
     def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
-        """Fires timers: tasks that waited are queued, those whose time is over are given to `end`.
+        """Fire timers: tasks that waited are queued, those whose time is over are given to `end`.
 
         At most a portion of them: the others are due at once, in a step of their own. What has been handed
         back and is to end (`requeue`) is no part of it, or a pool would be given it once more.
@@ -464,7 +464,7 @@ class Ledger:
                 self.limits.end(record, took=took * (len(run.seqs) - index))
 
     def drop(self, record: TaskRecord) -> list[int]:
-        """Forgets a terminal record; returns every id that waits for its outcome, its own first."""
+        """Forget a terminal record; return every id that waits for its outcome, its own first."""
         self._over(record.spec, 1)
         size = weight_of(record)
         self.size -= size

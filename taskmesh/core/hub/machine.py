@@ -216,7 +216,7 @@ class HubMachine:
             self.state.publish(lane.pool, m.Recall(epoch, lane.session, count))
 
     def _deliver(self, now: float) -> None:
-        """Sends clients what they may have of their outcomes.
+        """Send clients what they may have of their outcomes.
 
         A client that is there and takes no results gets no more made: completions are always taken in.
         """
@@ -307,7 +307,7 @@ class HubMachine:
             self.collector.on_done(run, results.session if ours else NOBODY)
 
     def _notify(self, notice: m.Notice) -> None:
-        """Passes news of running tasks on to the clients that are there."""
+        """Pass news of running tasks on to the clients that are there."""
         by_client: dict[int, list[Progress]] = {}
         for progress in notice.progress:
             by_client.setdefault(progress.client, []).append(progress)
@@ -461,7 +461,7 @@ class HubMachine:
         self.state.letters.sweep(self.state.wall)
 
     def _forget_specs(self) -> None:
-        """Drops specs that no live task needs, while they take more than their share of memory."""
+        """Drop specs that no live task needs, while they take more than their share of memory."""
         gone = self.state.ledger.resting.evict(MOST_SPECS, self.config.spec_bytes)
         for number in gone:
             del self.state.specs[number]
@@ -482,5 +482,5 @@ class HubMachine:
         return self.views.status(self.state.now)
 
     def check(self) -> None:
-        """Raises AssertionError when the machine's own books do not agree; for tests."""
+        """Raise AssertionError when the machine's own books do not agree; for tests."""
         check_hub(self.state)

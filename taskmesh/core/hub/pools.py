@@ -194,12 +194,12 @@ class PoolSessions:
             self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
-        """Tells a pool that it is not wanted: it ends."""
+        """Tell a pool that it is not wanted: it ends."""
         self._note(hello, reason)
         self._hub.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
 
     def _note(self, hello: m.Hello, reason: str) -> None:
-        """Keeps why a pool was not let in, for those who ask. It may ask again."""
+        """Keep why a pool was not let in, for those who ask. It may ask again."""
         if self.refused.get(hello.pool) != reason:
             self._hub.log("pool.refused", {"pool": hello.pool, "reason": reason})
         if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
@@ -272,7 +272,7 @@ class PoolSessions:
         return self._running(lane, beat.running, stalled=lane.is_stalled(now))
 
     def _insisted(self, lane: Lane, state: str) -> str:
-        """Repeats an operator's command, which may have been lost, until the pool's beats obey it.
+        """Repeat an operator's command, which may have been lost, until the pool's beats obey it.
 
         Returns:
             The state that counts: the one that is wanted.
@@ -284,7 +284,7 @@ class PoolSessions:
         return lane.wished
 
     def _running(self, lane: Lane, running: list[Progress], *, stalled: bool) -> m.Notice | None:
-        """Takes in what a pool runs. Where all that it runs takes long, the estimates were too low.
+        """Take in what a pool runs. Where all that it runs takes long, the estimates were too low.
 
         Not elsewhere: one long task among many short ones would keep all the others from being sent ahead.
         """
@@ -310,7 +310,7 @@ class PoolSessions:
         return m.Notice(told) if told else None
 
     def last_progress(self, lane: Lane, ended: list[Progress]) -> m.Notice | None:
-        """Returns news for clients of tasks whose outcomes come next."""
+        """Return news for clients of tasks whose outcomes come next."""
         told = []
         for progress in ended:
             task = progress.client << SEQ_BITS | progress.seq
@@ -369,7 +369,7 @@ class PoolSessions:
         self._hub.log("pool.left", {"pool": lane.pool, "reason": reason, "held": held})
 
     def _end(self, lane: Lane, *, started: bool, died: str = "") -> int:
-        """Takes from a session what it holds, and what its pool may have started.
+        """Take from a session what it holds, and what its pool may have started.
 
         Args:
             started: it may have started what it held. A pool that speaks of an earlier hub, and lists less

@@ -207,7 +207,7 @@ class ResultCache:
         return cached if cached is not None and cached.until > now else None
 
     def sweep(self, now: float) -> None:
-        """Forgets what is over; looks at nothing else."""
+        """Forget what is over; look at nothing else."""
         while self._ends and self._ends[0][0] <= now:
             cached = self._kept.get(heapq.heappop(self._ends)[1])
             if cached is not None:

@@ -86,7 +86,7 @@ class HubSettings:
     first: bool = False
 
     def beat_of(self, pools: int) -> float:
-        """Returns the seconds between beats of the last one of so many pools; a lease has four of them."""
+        """Return the seconds between beats of the last one of so many pools; a lease has four of them."""
         return max(self.beat, min(self.beat * pools / FEW_POOLS, self.lease / 4))
 
 

@@ -49,7 +49,7 @@ class SpecEntry(ServiceTime):
         self.payer: Account | None = None
 
     def weighed(self, count: int, size: int) -> None:
-        """Takes in `count` results of `size` bytes together."""
+        """Take in `count` results of `size` bytes together."""
         each = size / count
         self.result_size += 0.3 * (each - self.result_size) if self.result_size else each
 

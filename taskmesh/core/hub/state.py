@@ -147,7 +147,7 @@ class HubState:
         self.ledger.resting.add(self.specs[number])
 
     def open_lane(self, lane: Lane) -> None:
-        """Enters the lane of a new session, the highest one yet."""
+        """Enter the lane of a new session, the highest one yet."""
         self.lanes[lane.session] = lane
         for queue in lane.queues:
             self.serving.setdefault(queue, {})[lane.session] = lane
@@ -164,11 +164,11 @@ class HubState:
         self.out.append(SendClient(client, message))
 
     def publish(self, pool: str, message: ToPool) -> None:
-        """Publishes a message to a pool, or to all of them if `pool` is empty."""
+        """Publish a message to a pool, or to all of them if `pool` is empty."""
         self.out.append(Publish(pool, message))
 
     def log(self, kind: str, fields: dict[str, object]) -> None:
-        """Logs an event, and keeps it for those who ask later."""
+        """Log an event, and keep it for those who ask later."""
         event = LogEvent(kind, fields)
         self._event_count += 1
         self.events.append((self._event_count, self.now, event))

@@ -208,7 +208,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         self.returns = self.attempt - begun
 
     def unsent(self) -> TaskRecord:
-        """Returns a copy that is queued once more, with what its memory kills and failures were."""
+        """Return a copy that is queued once more, with what its memory kills and failures were."""
         copy = msgspec.structs.replace(self, state=State.QUEUED, session=0, lined_up=False, extra=None)
         if self.extra is not None:
             more = copy.more()

@@ -83,7 +83,7 @@ class Submissions:
         self._late_until = 0.0
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
-        """Enters a batch whole or not at all, and acknowledges it."""
+        """Enter a batch whole or not at all, and acknowledge it."""
         number = submit.number
         if submit.epoch not in (0, self._config.epoch):
             self._hub.out.append(SendClient(session.client, m.ClientRefused()))
@@ -449,7 +449,7 @@ class Submissions:
             self._sink_values.enter(sink, records)
 
     def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
-        """Enters tasks that depend on others: they WAIT, if only to the end of this step.
+        """Enter tasks that depend on others: they WAIT, if only to the end of this step.
 
         All of them have their edges before the first may end: one that an earlier hub had is with a pool, or
         over, or waits for pools as well.
@@ -483,7 +483,7 @@ class Submissions:
             self._adoption.is_found(record, record.id, now)
 
     def _unknown(self, records: list[TaskRecord], now: float) -> list[TaskRecord]:
-        """Returns those of a run submitted before that are to be queued now."""
+        """Return those of a run submitted before that are to be queued now."""
         records = [record for record in records if not self._adoption.is_known_elsewhere(record, now)]
         for record in [record for record in records if record.losses >= SUSPECT]:
             self._ledger.requeue(record)

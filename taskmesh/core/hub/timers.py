@@ -38,7 +38,7 @@ class Timers:
         return when, record, cause
 
     def _drop_finished(self) -> None:
-        """Forgets the timers of finished tasks, which far expiries would keep by the million."""
+        """Forget the timers of finished tasks, which far expiries would keep by the million."""
         last = State.RUNNING
         self.heap[:] = [timer for timer in self.heap if timer[2].state <= last]
         heapq.heapify(self.heap)

@@ -200,7 +200,7 @@ class Unclaimed:
         return sorted(reports, key=lambda report: report.attempt)
 
     def sweep(self, now: float) -> None:
-        """Forgets results when nobody is expected any more."""
+        """Forget results when nobody is expected any more."""
         if self._young and now - self._started > 3 * self._config.lease:
             self._young = False
             self._results.clear()

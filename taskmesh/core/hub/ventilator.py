@@ -102,7 +102,7 @@ class Ventilator:
             )
 
     def dispatch(self, now: float) -> list[PushTasks]:
-        """Pushes what can be pushed; one message per lane and round."""
+        """Push what can be pushed; one message per lane and round."""
         pushes: list[PushTasks] = []
         if self.lone is not None:
             push = self._push_to_idle_lane(self.lone, now)
@@ -153,7 +153,7 @@ class Ventilator:
         pushes: list[PushTasks],
         reserved: set[int],
     ) -> None:
-        """Pushes what can be pushed of one route queue.
+        """Push what can be pushed of one route queue.
 
         Args:
             every: the lanes that may be given anything.
@@ -206,7 +206,7 @@ class Ventilator:
         pushes: list[PushTasks],
         reserved: set[int],
     ) -> None:
-        """Pushes tasks that all their limits let go to slots that are idle, one at a time, never ahead.
+        """Push tasks that all their limits let go to slots that are idle, one at a time, never ahead.
 
         A task sent ahead would take permits while it waits. So that one does not wait for ever where others
         are sent ahead, the lane that will be idle first gets nothing else meanwhile.
@@ -247,7 +247,7 @@ class Ventilator:
             self._ledger.backlog.forget_empty(route_queue)
 
     def _dispatch_alone(self, route_queue: AnyRouteQueue, now: float, pushes: list[PushTasks]) -> None:
-        """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
+        """Give suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
 
         Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
         suspect goes beside others, to a free slot, and others go beside it. A pool without a slot that works,
@@ -282,7 +282,7 @@ class Ventilator:
         self._ledger.suspects.forget_empty(route_queue)
 
     def _load(self, lane: Lane, route_queue: RouteQueue, count: int, first: SpecEntry) -> Load:
-        """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
+        """Take up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
 
         Args:
             first: the spec of the task whose turn it is.

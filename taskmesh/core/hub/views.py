@@ -346,7 +346,7 @@ class Views:
         return {"limit": name, "rule": text}
 
     def _cancel_all(self, verb: str, target: str) -> dict[str, object]:
-        """Cancels what all clients have of this name or id, or that show the key of this user."""
+        """Cancel what all clients have of this name or id, or that show the key of this user."""
         accounts = self._ledger.accounts
         if verb == "cancel-key":
             found = [client for client, account in accounts.items() if target == account.user]

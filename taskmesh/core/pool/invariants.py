@@ -12,7 +12,7 @@ from taskmesh.core.state_machine import require
 
 
 def check_pool(slots: dict[int, Slot], scheduler: Scheduler, spool: Spool) -> None:
-    """Checks that slots, backlog and spool agree, and that no attempt is twice in a pool.
+    """Check that slots, backlog and spool agree, and that no attempt is twice in a pool.
 
     Raises:
         BrokenInvariant: They do not.

@@ -125,7 +125,7 @@ class PoolMachine:
         return first if self._drain_until is None else min(first, self._drain_until)
 
     def check(self) -> None:
-        """Raises AssertionError when the machine's own books do not agree; for tests."""
+        """Raise AssertionError when the machine's own books do not agree; for tests."""
         check_pool(self.slots, self.scheduler, self._spool)
 
     def _finish(self, now: float) -> None:
@@ -217,7 +217,7 @@ class PoolMachine:
             self._cancel(welcome.stale, now)
 
     def _beat_or_ask(self, now: float) -> None:
-        """Says that the pool lives, or says Hello where it has no session (any more)."""
+        """Say that the pool lives, or say Hello where it has no session (any more)."""
         member, scheduler = self.member, self.scheduler
         if member.beat_is_due(now):
             self._beat(now)
@@ -235,7 +235,7 @@ class PoolMachine:
         self.member.beat(running, self.state, self._working, now)
 
     def _progress(self, slot: Slot, run: LaneRun, seq: int, elapsed: float) -> Progress:
-        """Returns the news for the hub of a task that runs, or has just ended."""
+        """Return the news for the hub of a task that runs, or has just ended."""
         done, total = (0, -1) if slot.progress is None else (slot.progress.done, slot.progress.total)
         return Progress(run.client, seq, run.attempt, done, total, self._worker(slot), elapsed)
 
@@ -245,7 +245,7 @@ class PoolMachine:
         return self.config.slots + self.permits.lent - sum(slot.is_broken for slot in self.slots.values())
 
     def _slept(self, now: float) -> None:
-        """Asks the hub what is still wanted before anything more is started.
+        """Ask the hub what is still wanted before anything more is started.
 
         This process stood still for longer than a lease, so that the hub has given its work to others.
         """
@@ -304,7 +304,7 @@ class PoolMachine:
             self._kill(slot, slot.reason)
 
     def _tell_last(self, slot: Slot, serial: int, results: SlotResults, now: float) -> None:
-        """Adds the last progress of a task that ends to the report of its outcome."""
+        """Add the last progress of a task that ends to the report of its outcome."""
         ended = any(part.first <= serial < part.first + len(part.payloads) for part in results.done)
         if not (ended or any(failure.serial == serial for failure in results.failed)):
             return
@@ -314,14 +314,14 @@ class PoolMachine:
         slot.progressed(None)
 
     def _tell_failed(self, slot: Slot, failures: list[SlotFailure]) -> None:
-        """Logs each failed task, before the slot's books forget it."""
+        """Log each failed task, before the slot's books forget it."""
         for failure in failures:
             for run, seq in slot.tasks(failure.serial):
                 what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
                 self._tell(slot, run, seq, failure.kind, **what)
 
     def _tell(self, slot: Slot, run: LaneRun, seq: int, kind: str, **what: str) -> None:
-        """Logs a failed task, for those who run the pool."""
+        """Log a failed task, for those who run the pool."""
         task = {
             "task_id": text_of(task_id(run.client, seq)),
             "name": self.scheduler.specs[run.spec].spec.name,
@@ -332,7 +332,7 @@ class PoolMachine:
         self._out.append(LogEvent("task.failed", {**task, **what}))
 
     def _on_asked(self, slot: Slot, asked: ev.SlotAsked, now: float) -> None:
-        """Answers a task that wants to submit tasks; what waits behind it must not wait for them."""
+        """Answer a task that wants to submit tasks; what waits behind it must not wait for them."""
         slot.asked()
         if granted := asked.lends and self.permits.lend(slot, asked.serial):
             if slot.can_give:
@@ -363,7 +363,7 @@ class PoolMachine:
         slot.ended(now + delay, failed=failed)
 
     def _blame(self, slot: Slot, piece: Piece, exited: ev.SlotExited, *, running: bool) -> None:
-        """Reports a task that had started in a slot that is gone; only the one that ran is blamed."""
+        """Report a task that had started in a slot that is gone; only the one that ran is blamed."""
         run, seq = piece.run, piece.run.seqs[piece.low]
         attempt = (run.client, seq, run.attempt)
         if attempt in self.scheduler.cancelled:
@@ -403,7 +403,7 @@ class PoolMachine:
                 self._end_cancelled(slot, now)
 
     def _end_cancelled(self, slot: Slot, now: float) -> None:
-        """Ends the running task if it has been cancelled; after a recall only started tasks are left.
+        """End the running task if it has been cancelled; after a recall only started tasks are left.
 
         A task that looks at `current_task().cancelled` may clean up for CANCEL_GRACE seconds. Its slot is
         killed when the task returns, and is given nothing until then.
@@ -420,7 +420,7 @@ class PoolMachine:
         return bool(self.scheduler.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
 
     def _returns(self) -> bool:
-        """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots.
+        """Hand unstarted tasks back, in portions: from the backlog first, then by recall from slots.
 
         Returns:
             True if more are to come back; no slot is given any meanwhile.
@@ -462,7 +462,7 @@ class PoolMachine:
             self.member.hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
-        """Leaves if nothing runs and the hub has every result; a dead hub is not waited for."""
+        """Leave if nothing runs and the hub has every result; a dead hub is not waited for."""
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
         overdue = now >= until or self.member.is_given_up(now)
         if busy and overdue:

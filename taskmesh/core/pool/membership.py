@@ -61,17 +61,17 @@ class Membership:
         return bool(self.session) and session == self.session and epoch == self.epoch
 
     def hub_is_silent(self, now: float) -> bool:
-        """Returns True if the hub has left several beats unanswered."""
+        """Return True if the hub has left several beats unanswered."""
         return now - self._replied > self._config.patience_beats * self._beat
 
     def is_given_up(self, now: float) -> bool:
-        """Returns True if the hub was silent for a lease: if it lives, others have this pool's work."""
+        """Return True if the hub was silent for a lease: if it lives, others have this pool's work."""
         return now - self._replied > self.lease
 
     # --- coming -------------------------------------------------------------------------------------------
 
     def ask(self, now: float) -> None:
-        """Gives the session up and asks for a new one, with all that is held."""
+        """Give the session up and ask for a new one, with all that is held."""
         if self.session:
             self._out.append(HangUp())
         self.session = 0
@@ -84,7 +84,7 @@ class Membership:
         return now >= (self._beat_at if self.session else self._hello_at)
 
     def hello(self, inventory: list[Held], slots: int, now: float) -> None:
-        """Asks for a session.
+        """Ask for a session.
 
         Args:
             inventory: All that slots and backlog hold for the hub.
@@ -112,7 +112,7 @@ class Membership:
         self._out.append(SendHub(hello))
 
     def welcomed(self, welcome: m.Welcome, now: float) -> bool:
-        """Takes in a Welcome; returns True if it opens the session that was asked for."""
+        """Take in a Welcome; return True if it opens the session that was asked for."""
         mine = welcome.instance == self._config.instance and welcome.number == self._hello_number
         if self.session or not mine:
             return False
@@ -129,7 +129,7 @@ class Membership:
     # --- staying ------------------------------------------------------------------------------------------
 
     def admits(self, tasks: m.Tasks, now: float) -> bool:
-        """Returns True if a lane message is the session's next one; a gap ends the session."""
+        """Return True if a lane message is the session's next one; a gap ends the session."""
         if not self.is_mine(tasks.epoch, tasks.session):
             self._out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session)))
             return False
@@ -144,7 +144,7 @@ class Membership:
         return True
 
     def replied(self, reply: m.BeatReply, now: float) -> None:
-        """Takes in the answer to a beat; session 0 says that the hub does not know this pool.
+        """Take in the answer to a beat; session 0 says that the hub does not know this pool.
 
         Beats have a connection of their own, so that one of the session before may be answered in the next.
         """
@@ -158,18 +158,18 @@ class Membership:
             self.spool.acknowledged(reply.acked, now)
 
     def hurry(self, now: float) -> None:
-        """Makes the next beat due now, since something that it tells has changed."""
+        """Make the next beat due now, since something that it tells has changed."""
         if self.session:
             self._beat_at = now
 
     def beat_is_due(self, now: float) -> bool:
-        """Returns True if it is time for a beat; asks for a new session if the hub has long been silent."""
+        """Return True if it is time for a beat; ask for a new session if the hub has long been silent."""
         if self.session and self.hub_is_silent(now):
             self.ask(now)
         return bool(self.session) and now >= self._beat_at
 
     def beat(self, running: list[Progress], state: str, slots: int, now: float) -> None:
-        """Tells the hub that the pool lives, and repeats reports that it should have acknowledged by now.
+        """Tell the hub that the pool lives, and repeat reports that it should have acknowledged by now.
 
         Args:
             running: The tasks that run.
@@ -197,7 +197,7 @@ class Membership:
             self.ask(now)
 
     def report(self, lag: float, now: float) -> None:
-        """Sends what the spool has gathered.
+        """Send what the spool has gathered.
 
         Args:
             lag: Seconds that the pool's own slots wait for a refill.
@@ -214,7 +214,7 @@ class Membership:
             self._out.append(SendHub(results))
 
     def bye(self) -> None:
-        """Leaves for good, and tells the number of reports; one that was not sent counts, and never comes."""
+        """Leave for good, and tell the number of reports; one that was not sent counts, and never comes."""
         if self.session:
             sent = self.spool.reports.next - 1 + self.spool.has_news
             self._out.append(SendHub(m.Bye(self.epoch, self.session, sent)))

@@ -38,7 +38,7 @@ class Permits:
         self.calm = False
 
     def calms(self) -> bool:
-        """Looks at all slots; returns True if they are `calm` now."""
+        """Look at all slots; return True if they are `calm` now."""
         self.calm = not self._changed and all(
             slot.state is SlotState.UP and slot.kill_at is None and slot.spare_since is None
             for slot in self._slots.values()
@@ -81,7 +81,7 @@ class Permits:
         slot.lend(None)
 
     def settle(self, now: float) -> list[PoolAction]:
-        """Gives as many slots a permit as the pool has; ends those that have long been spare."""
+        """Give as many slots a permit as the pool has; end those that have long been spare."""
         if self._changed:
             self._changed = False
             self._assign(now)

@@ -78,20 +78,20 @@ class Scheduler:
         self.backlog.append(Piece(run, 0, len(run.seqs)))
 
     def put_back(self, pieces: list[Piece]) -> None:
-        """Takes in tasks that a slot did not start; they come before all others."""
+        """Take in tasks that a slot did not start; they come before all others."""
         self.backlog.extendleft(reversed(pieces))
 
     def keep_values(self) -> None:
-        """Drops the outcomes that the hub has sent, but those that tasks here need: a session begins."""
+        """Drop the outcomes that the hub has sent, but those that tasks here need: a session begins."""
         if self.values:
             self.values.keep_only([piece.run for piece in self._pieces()])
 
     def waiting(self) -> int:
-        """Returns how many tasks no slot has."""
+        """Return how many tasks no slot has."""
         return sum(map(len, self.backlog))
 
     def hand_back(self, count: int) -> list[Held]:
-        """Takes up to `count` tasks off the end of the backlog, to be handed back to the hub."""
+        """Take up to `count` tasks off the end of the backlog, to be handed back to the hub."""
         given: list[Held] = []
         while count > 0 and self.backlog:
             piece = self.backlog[-1]
@@ -106,13 +106,13 @@ class Scheduler:
     # --- specs --------------------------------------------------------------------------------------------
 
     def learn(self, specs: list[tuple[int, Spec]]) -> None:
-        """Takes in specs by number. What has been measured of one that comes again stays known."""
+        """Take in specs by number. What has been measured of one that comes again stays known."""
         for number, spec in specs:
             if number not in self.specs:
                 self.specs[number] = KnownSpec(spec)
 
     def evict(self) -> None:
-        """Drops the oldest specs that none of the tasks here needs, if there are too many.
+        """Drop the oldest specs that none of the tasks here needs, if there are too many.
 
         A spec that the hub takes for known and that is gone is asked for, which costs its tasks a way back
         and forth. The hub keeps fewer, so that most are evicted there first, and come again by themselves.
@@ -127,7 +127,7 @@ class Scheduler:
     # --- out ----------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float) -> list[HandOver]:
-        """Hands each slot with room one portion, the emptiest first; nothing to those that are stuck."""
+        """Hand each slot with room one portion, the emptiest first; nothing to those that are stuck."""
         backlog = self.backlog
         if not backlog:
             return []
@@ -157,7 +157,7 @@ class Scheduler:
         return handed
 
     def _dispatch_lone(self, now: float) -> HandOver | None:
-        """Hands the only task there is to the first idle slot, if there is one: there is nothing to weigh."""
+        """Hand the only task there is to the first idle slot, if there is one: there is nothing to weigh."""
         for slot in self._slots.values():
             if not slot.count and slot.takes_work:
                 piece = self.backlog.popleft()
@@ -165,14 +165,14 @@ class Scheduler:
         return None
 
     def _load(self, slot: Slot) -> float:
-        """Returns the seconds of work that a slot has, the whole horizon if it may have no more tasks."""
+        """Return the seconds of work that a slot has, the whole horizon if it may have no more tasks."""
         credit, specs = self.credit, self.specs
         if slot.count >= MOST_AHEAD:
             return credit.horizon
         return sum([count * credit.cost(specs[spec].service) for spec, count in slot.work.items()])
 
     def _portion(self, slot: Slot, share: int, now: float) -> HandOver | None:
-        """Hands a slot its share of what waits, no more than the horizon, one task if that is long.
+        """Hand a slot its share of what waits, no more than the horizon, one task if that is long.
 
         The whole share, not half of it for a better balance at the end: what one slot has too much of is
         taken back when another is idle, and a slot that runs dry waits for a loop that may lack the GIL. And
@@ -212,7 +212,7 @@ class Scheduler:
         return self._hand(slot, pieces, now, limit) if pieces else None
 
     def _next(self) -> Piece | None:
-        """Returns the first piece of the backlog, cut so that none of its tasks has been cancelled."""
+        """Return the first piece of the backlog, cut so that none of its tasks has been cancelled."""
         if not self.cancelled:
             return self.backlog[0] if self.backlog else None
         while self.backlog:
@@ -253,13 +253,13 @@ class Scheduler:
     # --- what is here -------------------------------------------------------------------------------------
 
     def _pieces(self) -> Iterator[Piece]:
-        """Yields everything that slots and backlog hold."""
+        """Yield everything that slots and backlog hold."""
         yield from self.backlog
         for slot in self._slots.values():
             yield from slot.pieces
 
     def inventory(self) -> list[Held]:
-        """Lists the tasks that slots and backlog hold."""
+        """List the tasks that slots and backlog hold."""
         found: list[Held] = []
         for piece in self._pieces():
             held = piece.held()
@@ -292,7 +292,7 @@ class Scheduler:
     # --- recall -------------------------------------------------------------------------------------------
 
     def unstick(self, now: float) -> list[Recall]:
-        """Takes tasks back from slots that are silent, or that have much while another has nothing."""
+        """Take tasks back from slots that are silent, or that have much while another has nothing."""
         stuck = self._stuck()
         if not stuck:
             return []
@@ -310,11 +310,11 @@ class Scheduler:
         return actions
 
     def recall(self, slot: Slot, *, silent: bool = True) -> list[Recall]:
-        """Takes every unstarted task of a slot back; it is given nothing until it reports."""
+        """Take every unstarted task of a slot back; it is given nothing until it reports."""
         return [PeekSlot(slot.number), RecallSlot(slot.number, slot.recall(silent=silent))]
 
     def recall_deadline(self) -> float:
-        """Returns when `unstick` should be asked next."""
+        """Return when `unstick` should be asked next."""
         stuck = self._stuck()
         if not stuck:
             return math.inf
@@ -322,7 +322,7 @@ class Scheduler:
         return min([slot.heard + self._patience(slot, idle=idle) for slot in stuck])
 
     def _stuck(self) -> list[Slot]:
-        """Returns slots that may be stuck, with tasks that can be taken back."""
+        """Return slots that may be stuck, with tasks that can be taken back."""
         crowded = [slot for slot in self._slots.values() if slot.count >= 2]
         self.crowded = bool(crowded)
         return [slot for slot in crowded if slot.can_give and not slot.quiet]

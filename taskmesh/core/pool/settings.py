@@ -48,5 +48,5 @@ class PoolSettings:
     grace: float = 30.0
 
     def restart_delay(self, failures: int) -> float:
-        """Returns the seconds before a slot is started again after so many failures in a row."""
+        """Return the seconds before a slot is started again after so many failures in a row."""
         return min(self.max_restart, self.restart * 2.0 ** min(failures - 1, 10))

@@ -89,14 +89,14 @@ class Piece:
         return self.high - self.low
 
     def split(self, count: int) -> Piece:
-        """Takes the first `count` tasks off as a piece of their own."""
+        """Take the first `count` tasks off as a piece of their own."""
         head = Piece(self.run, self.low, self.low + count, self.first)
         self.low += count
         self.first += count
         return head
 
     def split_tail(self, count: int) -> Piece:
-        """Takes the last `count` tasks off as a piece of their own."""
+        """Take the last `count` tasks off as a piece of their own."""
         tail = Piece(self.run, self.high - count, self.high, self.first + len(self) - count)
         self.high -= count
         return tail
@@ -110,7 +110,7 @@ class Piece:
         return LaneRun(run.spec, run.client, run.attempt, run.returns, seqs, payloads, needs, part=run.part)
 
     def held(self) -> Held:
-        """Returns the tasks as a line of an inventory."""
+        """Return the tasks as a line of an inventory."""
         run = self.run
         seqs = run.seqs[self.low : self.high]
         return Held(run.client, run.attempt, seqs, returns=run.returns, part=run.part)
@@ -141,14 +141,14 @@ class HandedTasks:
         self.spec_bytes = 0
 
     def running(self) -> tuple[LaneRun, int] | None:
-        """Returns the task that it runs, as far as is known: the oldest that has not been reported."""
+        """Return the task that it runs, as far as is known: the oldest that has not been reported."""
         if not self.pieces:
             return None
         piece = self.pieces[0]
         return piece.run, piece.run.seqs[piece.low]
 
     def tasks(self, serial: int) -> Iterator[tuple[LaneRun, int]]:
-        """Yields the task of a serial, with its run, unless it is not in the slot any more."""
+        """Yield the task of a serial, with its run, unless it is not in the slot any more."""
         for piece in self.pieces:
             if piece.first <= serial < piece.first + len(piece):
                 yield piece.run, piece.run.seqs[piece.low + serial - piece.first]
@@ -165,12 +165,12 @@ class HandedTasks:
         return list(taken)
 
     def progressed(self, progress: SlotProgress | None) -> None:
-        """Keeps the progress of the task that it runs; None when that has been told with its end."""
+        """Keep the progress of the task that it runs; None when that has been told with its end."""
         if progress is None or (self.pieces and progress.serial >= self.pieces[0].first):
             self.progress = progress
 
     def take_report(self, results: SlotResults, worker: str) -> tuple[list[DoneRun], list[Failed]]:
-        """Returns what a slot's report says of which tasks; serials reported before are passed over."""
+        """Return what a slot's report says of which tasks; serials reported before are passed over."""
         done: list[DoneRun] = []
         failed: list[Failed] = []
         reports: Sequence[SlotSegment | SlotFailure] = results.done
@@ -257,7 +257,7 @@ class HandedTasks:
         self.spec_bytes += size
 
     def evict(self) -> list[int]:
-        """Takes off and returns what it is to forget: the oldest specs beyond the bounds that no task needs.
+        """Take off and return what it is to forget: the oldest specs beyond the bounds that no task needs.
 
         They are sent again before their next use.
         """
@@ -360,7 +360,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         return math.inf if self.kill_at is None else self.kill_at
 
     def spare_until(self, seconds: float) -> float:
-        """Returns when it has been spare for so long; infinite if it is not."""
+        """Return when it has been spare for so long; infinite if it is not."""
         return math.inf if self.spare_since is None else self.spare_since + seconds
 
     # --- its process --------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
     # --- its tasks ----------------------------------------------------------------------------------------
 
     def hand(self, pieces: list[Piece], now: float, limit: float = 0.0) -> int:
-        """Notes tasks as handed over; returns the serial of the first.
+        """Note tasks as handed over; return the serial of the first.
 
         Args:
             pieces: The tasks.
@@ -456,7 +456,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         self.peeked = True
 
     def finished(self, results: SlotResults, worker: str, now: float) -> tuple[list[DoneRun], list[Failed]]:
-        """Takes in a report; returns what it says of which tasks, nothing if all of it is known."""
+        """Take in a report; return what it says of which tasks, nothing if all of it is known."""
         done, failed = self.take_report(results, worker)
         if done or failed:
             self.heard = now

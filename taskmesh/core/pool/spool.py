@@ -53,7 +53,7 @@ class Spool:
         return bool(self.done or self.failed or self.returned)
 
     def close(self, epoch: int, session: int, now: float) -> Results:
-        """Returns the next report: what was gathered, or as much of it as one message should hold."""
+        """Return the next report: what was gathered, or as much of it as one message should hold."""
         done, self.done = portion(self.done, size_of)
         failed, self.failed = portion(self.failed, size_of_failure)
         results = Results(epoch, session, self.reports.next, done, failed, self.returned)
@@ -68,7 +68,7 @@ class Spool:
         self.reports.acknowledge(number, now)
 
     def overdue(self, now: float, beat: float) -> list[Results]:
-        """Returns reports to send again because no acknowledgement came."""
+        """Return reports to send again because no acknowledgement came."""
         reports = self.reports
         if now < reports.deadline(RESEND_BEATS * beat * (1 << reports.repeats)):
             return []
@@ -85,7 +85,7 @@ class Spool:
         self.reports.restart(1)
 
     def inventory(self) -> list[Held]:
-        """Lists what is finished and not acknowledged; call after `renew`."""
+        """List what is finished and not acknowledged; call after `renew`."""
         return held_by(self.done, self.failed)
 
 
@@ -97,7 +97,7 @@ def held_by(done: list[DoneRun], failed: list[Failed]) -> list[Held]:
 
 
 def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]]:
-    """Splits off about MAX_REPORT bytes, or all if there are a few.
+    """Split off about MAX_REPORT bytes, or all if there are a few.
 
     Many gather only while there is no session.
     """
@@ -113,5 +113,5 @@ def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]
 
 
 def unstamped(results: Results) -> Results:
-    """Returns a report to send again: its stamps are too old to measure the hub's round trip by."""
+    """Return a report to send again: its stamps are too old to measure the hub's round trip by."""
     return replace(results, echo=0.0, held=0.0, lag=0.0)

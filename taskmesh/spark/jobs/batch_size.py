@@ -104,7 +104,7 @@ class BatchSizer:
             self._sizes.popitem(last=False)
 
     def _fitting(self) -> float:
-        """Returns the number of rows that the model gives."""
+        """Return the number of rows that the model gives."""
         if len(self._sizes) == 1:
             ((rows, seconds),) = self._sizes.values()
             if self._by_item:

@@ -80,7 +80,7 @@ class Step:
         return self.function, self.form, self.schema, self.errors
 
     def __call__(self, data: Buffer) -> pa.Buffer:
-        """Runs the step on one encoded piece of a partition."""
+        """Run the step on one encoded piece of a partition."""
         if self._loaded is None:
             self._loaded = runnable(load_function(self.function)), ipc.schema_of(self.schema)
         function, schema = self._loaded
