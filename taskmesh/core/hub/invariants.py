@@ -131,7 +131,7 @@ def _check_record(hub: HubState, record: TaskRecord) -> None:
 
 
 def _check_edges(hub: HubState) -> None:
-    """Check that waits are the dependencies on their way, that nothing queued waits, and that no edge is twice."""
+    """Check that waits are the dependencies on their way, nothing queued waits, and no edge is twice."""
     waits: Counter[int] = Counter()
     for task, record in hub.ledger.tasks.items():
         if (links := record.links) is not None:
