@@ -51,11 +51,12 @@ class House:
             decode=lambda _, entry: (entry.user, entry.client),
         )
         self._epoch = epoch
+        self._first = house_of(epoch)  # it has had no task yet, perhaps, and is nobody else's
         self._seq = 0 if journal is None else epoch << EPOCH_BITS
 
     def is_own(self, client: int) -> bool:
         """Return True if this is no client that somebody else could be."""
-        return client in self.clients.values()
+        return client == self._first or client in self.clients.values()
 
     def draw(self, user: str, is_taken: Callable[[int], bool]) -> tuple[int, int]:
         """Return the client and the counter of the next task for a user's schedule.

@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.ids import owned, plain, task_id, text_of
+from taskmesh.core.ids import house_of, owned, plain, task_id, text_of
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import (
     FIRING,
@@ -88,7 +88,7 @@ class TestSessions:
 
     @pytest.mark.parametrize("user", [MALLORY, ""])
     def test_nobody_is_the_hub_s_own_client(self, rig, user):
-        house, _ = rig.hub.state.house.draw("", lambda _: False)
+        house = house_of(EPOCH)  # also before its first task
         hello(rig, house, user)
 
         assert house not in rig.hub.state.clients
