@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.hub.views import SAID
-from taskmesh.core.ids import text_of
+from taskmesh.core.ids import house_of, text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import (
@@ -80,7 +80,9 @@ class Stranger:
 
     def _take_over(self, plan: Plan) -> None:
         """Speak as another client, and as the hub's own."""
-        for client in (plan.client, *self._hub.machine.state.house.clients.values()):
+        state = self._hub.machine.state
+        own = {house_of(state.config.epoch): None, **dict.fromkeys(state.house.clients.values())}
+        for client in (plan.client, *own):
             self._say(m.ClientHello(client, self._hub.epoch), client)
             self._say(m.CancelTasks([plan.seq]), client)
             self._say(m.ResultAck(self._hub.epoch, 1 << 40), client)
