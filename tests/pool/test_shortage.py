@@ -181,7 +181,11 @@ def test_slot_whose_process_descriptor_is_lost_works_and_its_death_is_told(drive
 
 
 def test_results_after_lost_descriptors_are_not_told(driver, monkeypatch):
+    take, losses = Inbound._take, iter([True])
+
     def lost(inbound: Inbound, count: int) -> list[int]:
+        if not next(losses, False):  # the next ones are the fork server's, of the slot after it
+            return take(inbound, count)
         inbound.close_fds()
         raise RemoteProtocolError(f"{count} descriptors of large values were sent and 0 came")
 
