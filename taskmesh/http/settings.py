@@ -31,21 +31,6 @@ class SideSettings:
     port: int
     token_file: Path | None = None
 
-    def admits(self, authorization: str) -> bool:
-        """Return True if a request with this Authorization header is served; none is when the file is gone.
-
-        The file is read each time: Kubernetes replaces a mounted Secret while the program runs.
-        """
-        if self.token_file is None:
-            return True
-        scheme, _, given = authorization.partition(" ")
-        try:
-            token = read_token(self.token_file)
-        except ConfigError:
-            return False
-        same = hmac.compare_digest(given.strip().encode(), token.encode())
-        return scheme.lower() == "bearer" and same
-
     def refusal(self, authorization: str, origin: str, host: str) -> tuple[int, str] | None:
         """Return status and text that refuse a request without the token, or a browser where none is set.
 
@@ -57,7 +42,8 @@ class SideSettings:
             host: likewise.
         """
         if self.token_file is not None:
-            return None if self.admits(authorization) else (401, "give the token: Authorization: Bearer ...")
+            is_given = has_token(authorization, self.token_file)
+            return None if is_given else (401, "give the token: Authorization: Bearer ...")
         name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
         if origin or (host and not is_loopback(name.strip("[]"))):
             return 403, "without a token only programs of this machine are served, by its loopback name"
@@ -116,6 +102,20 @@ def http_parts(address: str) -> tuple[str, int]:
     if not host or port is None or parts.path or parts.query or parts.username is not None:
         raise ConfigError(f"{address!r} is no address for the side port: {hint}")
     return host, port
+
+
+def has_token(authorization: str, file: Path) -> bool:
+    """Return True if an Authorization header has the token of a file; none has it when the file is gone.
+
+    The file is read each time: Kubernetes replaces a mounted Secret while the program runs.
+    """
+    scheme, _, given = authorization.partition(" ")
+    try:
+        token = read_token(file)
+    except ConfigError:
+        return False
+    same = hmac.compare_digest(given.strip().encode(), token.encode())
+    return scheme.lower() == "bearer" and same
 
 
 def read_token(file: Path) -> str:

@@ -1,4 +1,4 @@
-"""What a program tells of its events: time and level, tracebacks at debug only, and no flood."""
+"""A program's events are logged with time and level, tracebacks at debug only, and never in a flood."""
 
 from collections.abc import Mapping
 

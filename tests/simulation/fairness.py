@@ -36,7 +36,7 @@ PLENTY = 1 << 20
 
 
 class Fairness:
-    """What every route queue and every group that waits in one has seen others be given.
+    """Service that others got while a route queue, or a group in one, has waited.
 
     While a group waits, no other group of its route queue gives more work than a turn and a task beyond what
     that group has given itself; one that comes is owed nothing of what others have given before. While a
@@ -119,7 +119,7 @@ class Fairness:
 
 
 def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[Name]:
-    """Which other route queues were given something on lanes that serve this one, since it was itself."""
+    """Other route queues served on this one's lanes since its own last turn."""
     others: set[Name] = set()
     for other, session in reversed(order):
         if other == name:

@@ -131,14 +131,14 @@ class ClientSession:
         if after:
             self.held.append((after, outcome))
         else:
-            self._release(outcome)
+            self._make_ready(outcome)
         if not self.credit:
             return 0
         size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
         self.size += size
         return size
 
-    def _release(self, outcome: DoneRun | Failed) -> None:
+    def _make_ready(self, outcome: DoneRun | Failed) -> None:
         if isinstance(outcome, Failed):
             self._failed.append(outcome)
         else:
@@ -153,7 +153,7 @@ class ClientSession:
             if after > number:
                 self.held.append((after, outcome))
             else:
-                self._release(outcome)
+                self._make_ready(outcome)
         return bool(self.unwritten or self.held)
 
     def deliveries(self, now: float) -> list[SendClient]:

@@ -188,14 +188,14 @@ class Collector:
     def _tell(self, record: TaskRecord, outcome: DoneRun | Failed, task: int, after: int) -> None:
         """Tell one who waits for a task how it has ended."""
         outcome, spec = of_task(outcome, task), record.spec.spec
-        if task != record.id or (isinstance(outcome, Failed) and not spec.sink):
+        if task != record.id:
             self.give(outcome, after)
         elif isinstance(outcome, DoneRun):
             self._pass_on(outcome, record.spec, after)
-        elif outcome.kind == "cancelled":
-            self.give(outcome, after)
-        else:
+        elif spec.sink and outcome.kind != "cancelled":
             self._hub.sinks.put(self._hub.owned(outcome.client, spec.sink), spec.name, outcome)
+        else:
+            self.give(outcome, after)
 
     def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> int:
         """Keep how a task has ended for whoever asks later, if its spec says so.

@@ -33,7 +33,7 @@ VERBS = (
     *("cancel", "cancel-client", "cancel-key", "limit", "unlimit"),
     *("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", PURGE),
 )
-"""What operators command; the last one is for dead letters, see LetterViews."""
+"""Verbs of operators' commands; the last one is for dead letters, see LetterViews."""
 SAID = {"schedule.failed": "text", "pool.refuses": "reason"}
 """Events with a field that tells an error of somebody's function."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})

@@ -36,7 +36,7 @@ def of(backlog: Backlog, route: Route) -> list[RouteQueue]:
 
 
 def taken(backlog: Backlog, count: int, route: Route = DEFAULT) -> list[int]:
-    """What the route's first route queue gives."""
+    """Take tasks from the route's first route queue."""
     for route_queue in of(backlog, route)[:1]:
         found = take(route_queue, count)
         backlog.served(route_queue)
