@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Key = str | Callable[..., str]
 WHEN: Final = {"success": SUCCESS, "done": DONE, "failure": FAILURE}
 Chunksize = int | Literal["auto"]
-"""How many items or rows travel as one task; "auto" measures."""
+"""Number of items or rows that travel as one task; "auto" measures."""
 
 
 class OptionValues(TypedDict, total=False):

@@ -10,7 +10,7 @@ from taskmesh.errors import ConfigError
 
 SCHEMES = ("redis", "rediss", "unix")
 OPTIONS = frozenset({"db", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"})
-"""What may stand behind a question mark: TLS, and the database of a socket in the file system."""
+"""Parameters behind the question mark: TLS, and the database of a socket in the file system."""
 _FORM = "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///PATH?db=DB; for a file ./NAME"
 _PATH = re.compile(r"\.{0,2}/(?!/)")
 _URL = re.compile(r"[^/]*:|\w*//|.*@")

@@ -33,7 +33,7 @@ else:
 _ALIAS: Final[Any] = getattr(typing, "TypeAliasType", None)  # from Python 3.12 on
 _OPTIONS: Final = ("bound", "covariant", "contravariant", "infer_variance")
 _UNSENT: Final = ("__annotate_func__", "__annotations_cache__")
-"""Where Python 3.14 keeps what makes a class's annotations, and what was made."""
+"""Attributes in which Python 3.14 keeps the maker of a class's annotations, and those that it has made."""
 
 
 # --- of functions and classes -----------------------------------------------------------------------------

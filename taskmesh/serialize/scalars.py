@@ -30,10 +30,10 @@ ENCODED: Final = b"\xc1"
 """The byte before a payload that its maker has encoded; MessagePack never uses it."""
 
 BEYOND: Final = (OverflowError, UnicodeError)
-"""What `encode_scalars` raises for those that MessagePack cannot say: large integers, lone surrogates."""
+"""Errors of `encode_scalars` for scalars that MessagePack cannot say: large integers, lone surrogates."""
 
 MALFORMED: Final = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
-"""What looking for scalars in other bytes may raise; a signal's TaskTimeout is none of these."""
+"""Errors of a search for scalars in other bytes; a signal's TaskTimeout is none of these."""
 
 encode_scalars: Final[Callable[[tuple[Any, ...]], bytes]] = msgspec.msgpack.Encoder().encode
 """The bytes of scalars."""

@@ -51,7 +51,7 @@ STOP: Final = ord(".")
 
 
 _CHILDS_MAIN: Final = "__mp_main__"
-"""What multiprocessing calls its parent's `__main__` in a process that it did not fork."""
+"""Name that multiprocessing gives its parent's `__main__` in a process that it did not fork."""
 
 # Elsewhere it is a second name of `__main__`.
 _IN_CHILD: Final = getattr(sys.modules.get(_CHILDS_MAIN), "__name__", None) == _CHILDS_MAIN

@@ -25,7 +25,7 @@ from taskmesh.shm.files import DESCRIPTORS, HEADER, MAP_FROM, Buffer, File, Mapp
 Layout = list[tuple[int, int, int]]
 
 PRIVATE, READONLY, BYTES = 0, 1, 2
-"""How a part is given to the one who rebuilds the value: writable, read-only, or as a `bytes` object."""
+"""Forms of a part for the one who rebuilds the value: writable, read-only, or a `bytes` object."""
 
 SMALL: Final = 64 << 10
 """Bytes up to which a payload stays plain `bytes` and a buffer stays inside the pickle."""

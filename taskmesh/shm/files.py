@@ -31,7 +31,7 @@ MAP_FROM: Final = 16 << 20
 """Bytes from which a part is mapped by its reader instead of copied."""
 
 SPARE_BYTES: Final = 200 << 20
-"""What a process keeps that sends large payloads to others of its machine: three of 64 MiB, for instance."""
+"""Bytes that a process keeps which sends large payloads to others of its machine, such as three of 64 MiB."""
 
 KEPT_S: Final = 5.0
 """Seconds that a file is kept without being used."""

@@ -19,10 +19,10 @@ from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket import Socket, translated
 
 Sendable = bytes | bytearray | memoryview | Frame
-"""What can be sent as one part."""
+"""Objects that can be sent as one part."""
 
 Part = bytes | memoryview
-"""What recv_parts gives: bytes, or from ZERO_COPY_BYTES on a view of libzmq's own memory."""
+"""Parts as recv_parts gives them: bytes, or from ZERO_COPY_BYTES on a view of libzmq's own memory."""
 
 ZERO_COPY_BYTES = 65_536
 """From this size on send_parts and recv_parts do not copy (pyzmq's own threshold; it pays from 10-64 KiB)."""

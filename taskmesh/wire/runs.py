@@ -32,7 +32,7 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 Amount = int | Number
 """Whole numbers stay whole."""
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
-"""What the hub keeps for as long as its owner is there."""
+"""A name that the hub keeps for as long as its owner is there."""
 MOST_EDGES = 500_000
 """Tasks that one task may depend on: a hub takes them in within one step."""
 Edges = Annotated[list[Counter], Meta(min_length=1, max_length=MOST_EDGES)]

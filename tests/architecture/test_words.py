@@ -124,6 +124,15 @@ def test_docstrings_begin_with_a_sentence_or_a_noun():
     assert {room: count for room, count in counts.items() if count > CLAUSES.get(room, 0)} == {}
 
 
+def test_docstrings_of_constants_do_so_too():
+    values = [
+        node.value for path in python_files("taskmesh") for node in nodes(path) if isinstance(node, ast.Expr)
+    ]
+    texts = [each.value for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+
+    assert [text for text in texts if CLAUSE.match(text)] == []
+
+
 def _docstrings(path: Path) -> list[str]:
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     return [ast.get_docstring(node) or "" for node in nodes(path) if isinstance(node, kinds)]

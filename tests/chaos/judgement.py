@@ -20,7 +20,7 @@ RESUBMISSION = 10.0
 SPREADING = 10.0 * LEASE
 """Seconds in which a cancellation reaches everybody: hubs are away and pools stand still meanwhile."""
 TRACES = ("Traceback", "Fatal Python error", "Exception ignored", "Assertion failed")
-"""What no program of ours says, whatever is done to it."""
+"""Words that no program of ours says, whatever is done to it."""
 SHOWN = 5
 
 

@@ -280,4 +280,4 @@ CLAUSES = [
 
 SHOWN_IN_CORE = dict(line.split(" ", 1) for line in lines(TASK_LEVEL))
 DEVIATIONS = dict(line.split(" ", 1) for line in lines(NOTES))
-"""Where libzmq 4.3.5 differs from the texts, or holds to them with a consequence worth knowing."""
+"""Places where libzmq 4.3.5 differs from the texts, or holds to them with a consequence worth knowing."""

@@ -16,7 +16,7 @@ from pathlib import Path
 NEW_NET, NEW_MOUNTS = 0x40000000, 0x00020000
 BIND, PRIVATE = 0x1000, 0x40000 | 0x4000
 NAME = "hub.mesh"
-"""What hosts call the one that the hub runs on."""
+"""Name by which hosts call the one that the hub runs on."""
 
 
 def can_make_hosts() -> bool:
