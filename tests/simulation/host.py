@@ -56,6 +56,8 @@ class Host(Generic[M]):
         self._ticks = 0
         self._last_tick = -1.0
         self._busy = False
+        self._pauses = 0
+        self._has_taken = False
         self._life = 0
 
     def clock(self) -> float:
@@ -86,13 +88,17 @@ class Host(Generic[M]):
 
     def kill(self) -> None:
         """The process is gone, with all that it knew."""
-        self.up = self.paused = False
+        self.up = self.paused = self._has_taken = False
         self._life += 1
         self._machine = None
         self.inbox.clear()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP; every second one comes between what the loop takes in and what it does about it."""
+        self._pauses += 1
+        self._has_taken = self._pauses % 2 == 0 and not self._busy
+        if self._has_taken:
+            self._take(Tick())
         self.paused = True
 
     def resume(self) -> None:
@@ -120,6 +126,9 @@ class Host(Generic[M]):
             return
         self._busy = True
         try:
+            if self._has_taken:
+                self._has_taken = False
+                self._act()
             while self.inbox and self.up and not self.paused:
                 for _ in range(len(self.inbox) if self.gathers else 1):
                     self._take(self.inbox.popleft())

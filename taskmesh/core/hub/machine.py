@@ -101,12 +101,7 @@ class HubMachine:
 
     def take(self, event: object, now: float) -> None:
         """Take in one event."""
-        state = self.state
-        gap = now - state.now
-        if gap > self.config.stall:
-            self._extend(gap)
-        if gap > 0:
-            state.now = now
+        self._pass(now)
         if isinstance(event, ev.FromPool):  # a class pattern that takes fields, or fails, takes longer
             self._on_pool_message(event, now)
         elif isinstance(event, ev.FromClient):
@@ -118,6 +113,7 @@ class HubMachine:
 
     def act(self, now: float) -> list[HubAction]:
         """Return what is to be done after the events that were taken in; see `net.shell.Machine`."""
+        self._pass(now)
         self._finish(now)
         actions = self.state.out
         self.state.out = []
@@ -423,6 +419,14 @@ class HubMachine:
                 assert_never(event)
 
     # --- time ---------------------------------------------------------------------------------------------
+
+    def _pass(self, now: float) -> None:
+        """Let time pass; where it did so at once, the hub stood still, and nobody is late for that."""
+        gap = now - self.state.now
+        if gap > self.config.stall:
+            self._extend(gap)
+        if gap > 0:
+            self.state.now = now
 
     def _extend(self, gap: float) -> None:
         self.pools.extend(gap)

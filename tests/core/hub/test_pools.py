@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost
+from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost, Tick
 from taskmesh.core.hub import pools
 from taskmesh.core.hub.lanes import LaneState
 from taskmesh.wire import messages as m
@@ -248,6 +248,14 @@ class TestSilence:
 
         assert session in rig.hub.state.lanes
         assert rig.state(1, 1) == "SENT"
+
+    def test_a_hub_that_stood_still_before_it_acted_expires_nobody(self, rig):
+        session = rig.join(slots=1)
+        rig.hub.take(Tick(), rig.now)
+        rig.now += 60.0
+
+        rig.hub.act(rig.now)
+        assert session in rig.hub.state.lanes
 
     def test_a_beat_of_a_session_that_is_over_is_answered_with_who_are_you(self, rig):
         session = rig.join()

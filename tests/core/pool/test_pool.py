@@ -7,7 +7,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.pool import scheduler
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, LaneRun
-from taskmesh.wire.slot_messages import SlotProgress
+from taskmesh.wire.slot_messages import SlotProgress, SlotResults, SlotSegment
 from tests.core.rig import EPOCH, PoolRig, spec
 
 
@@ -226,6 +226,13 @@ class TestSession:
         rig.welcome(session=2, stale=((1, 3, 1),))
         assert rig.handed[0] == []
         assert rig.of(m.Hello)[-1].number == 2
+
+    def test_so_it_is_when_it_slept_before_it_acted(self, rig):
+        rig.push(1, 2, 3)
+        rig.pool.take(ev.SlotFinished(0, SlotResults([SlotSegment(0, [b"r"], 0.001)], [], rig.now)), rig.now)
+        actions = rig.pool.act(rig.now + 10.0)
+
+        assert not [action for action in actions if isinstance(action, act.HandOver)]
 
     def test_a_cancelled_task_that_waits_is_remembered_while_the_hub_has_to_say_what_is_wanted(self):
         """Seed 140490402741: the pool stood still for longer than a lease after the cancellation."""
