@@ -19,6 +19,7 @@ from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from taskmesh.future import TaskFuture
+from taskmesh.net.transport import open_port
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class MeshExecutor(Executor):
         self._own: Client | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
-            self._own = Client(load(None, {"mesh__address": "", **slots}))
+            self._own = Client(load(None, {"mesh__address": "", **slots}), open_port)
             self._own.waits_at_exit = True
             end = weakref.finalize(self, self._own.close_unreferenced)
             end.atexit = False  # at exit the client ends itself

@@ -23,6 +23,7 @@ from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
+from taskmesh.net.transport import open_port
 from taskmesh.outcomes.waiters import running_loop
 from taskmesh.schedule import Schedule
 from taskmesh.serialize.payload import check_size, dumps_call
@@ -79,7 +80,8 @@ class Mesh(Submitter):
         config: Source = None,
         **overrides: object,
     ) -> None:
-        super().__init__(Client(_settings(address, workers, bind, hub, config, overrides)), {})
+        config = _settings(address, workers, bind, hub, config, overrides)
+        super().__init__(Client(config, open_port), {})
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself

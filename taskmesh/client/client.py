@@ -29,7 +29,6 @@ from taskmesh.errors import (
     TooLarge,
 )
 from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.net.transport import open_port
 from taskmesh.outcomes.outcome import arrived
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.pool.nested import in_slot
@@ -42,7 +41,11 @@ from taskmesh.wire.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
 from taskmesh.wire.schedules import Declaration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from taskmesh.net.client.port import SubmitPort
+
+    OpenPort: TypeAlias = Callable[[PendingTable, Config, str, str], SubmitPort]
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
@@ -82,6 +85,7 @@ class Client:
 
     Args:
         config: the settings.
+        open_port: makes the port of its pending table, from settings, role and slot.
         role: whose key it shows, where keys are in use; a task in a slot shows its pool's.
         slot: where it runs, of a task in a slot: the pool's name and the process's id.
 
@@ -99,8 +103,9 @@ class Client:
             to a hub elsewhere, or cancels those of an embedded one.
     """
 
-    def __init__(self, config: Config, role: str = "client", slot: str = "") -> None:
+    def __init__(self, config: Config, open_port: OpenPort, role: str = "client", slot: str = "") -> None:
         self.config = config
+        self._open_port = open_port
         self._role = role
         self._slot = slot
         self.callbacks = CallbackThread()
@@ -159,7 +164,7 @@ class Client:
                     raise MeshClosed(_TOO_LATE)
                 if not self.config.mesh.address:
                     _refuse_in_slots_import()
-                port = open_port(self.table, self.config, self._role, self._slot)
+                port = self._open_port(self.table, self.config, self._role, self._slot)
                 self.table.attach(port)
                 try:
                     port.start(self.config.mesh.open_timeout)

@@ -13,24 +13,28 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import TaskOptions
-from taskmesh.client.pending_table import is_detached
+from taskmesh.client.pending_table import PendingTable, is_detached
 from taskmesh.client.promises import promised
 from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.client.submitter import Submitter
 from taskmesh.client.wait import wait
-from taskmesh.config import load
+from taskmesh.config import Config, load
 from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
 from taskmesh.future import ERROR, VALUE, TaskFuture
 from taskmesh.outcomes.outcome import Success, noted
 from taskmesh.outcomes.waiters import running_loop
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.nested import NestedContext, nested_context
+from taskmesh.system.process import refuse_green_threads
 from taskmesh.wire.runs import PROMISE, Failed
+
+if TYPE_CHECKING:
+    from taskmesh.net.client.port import SubmitPort
 
 _HERE = "here"
 """The worker of a task that its parent ran itself."""
@@ -59,7 +63,7 @@ class NestedClient:
     def __init__(self, context: NestedContext) -> None:
         self._way = _way(context)
         settings = {"mesh__address": context.address, "mesh__keys": context.keys}
-        self._client = Client(load({}, settings), context.role, context.slot)
+        self._client = Client(load({}, settings), _open_port, context.role, context.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
         self._sinks: list[Sink] = []
@@ -168,6 +172,13 @@ def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
     threading.Thread(target=work, name="taskmesh-nested", daemon=True).start()
     return outcome.result()
+
+
+def _open_port(open_tasks: PendingTable, config: Config, role: str, slot: str) -> SubmitPort:
+    from taskmesh.net.client.remote_port import RemotePort  # ZeroMQ, which most slots do not need
+
+    refuse_green_threads()
+    return RemotePort(open_tasks, config, role=role, slot=slot)
 
 
 def _way(context: NestedContext) -> tuple[str, str, str]:

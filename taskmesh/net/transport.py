@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from taskmesh.config import Config
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool.fork_server_client import ForkServerSupervisor
+from taskmesh.system.process import refuse_green_threads
 
 if TYPE_CHECKING:
     from taskmesh.net.client.port import SubmitPort
     from taskmesh.net.client.shell import OpenTasks
 
-_GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"
 
 
@@ -31,7 +31,7 @@ def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot:
         TaskMeshError: gevent or eventlet has replaced the standard library's threads, or the port must start
             processes and knows no interpreter.
     """
-    _refuse_green_threads()
+    refuse_green_threads()
     if config.mesh.address:
         from taskmesh.net.client.remote_port import RemotePort
 
@@ -69,30 +69,4 @@ def _refuse_without_interpreter() -> None:
             f"a mesh cannot be opened here: sys.executable is {known!r}, which is no Python interpreter, and "
             "tasks run in interpreters. Set sys.executable to one that has this program's modules, or "
             "use the address of a hub"
-        )
-
-
-def _refuse_green_threads() -> None:
-    """Refuse a program whose threads are coroutines of one thread: where one waits, all stand still."""
-    if sys.modules.keys().isdisjoint(_GREEN):
-        return
-    import _thread
-    import queue
-    import select
-    import socket
-    import subprocess
-
-    parts = {
-        "thread": _thread.start_new_thread,
-        "select": select.select,
-        "socket": socket.socket,
-        "subprocess": subprocess.Popen,
-        "queue": queue.SimpleQueue,
-    }
-    makers = {part.__module__.partition(".")[0] for part in parts.values()} & _GREEN
-    if makers:
-        left_out = ", ".join(f"{name}=False" for name in parts)
-        raise TaskMeshError(
-            f"a mesh cannot be opened here: {makers.pop()} has replaced Python's threads, or what they wait "
-            f"with. Use monkey.patch_all({left_out}), or open the mesh in a program that is not patched"
         )

@@ -19,6 +19,7 @@ from typing import Any
 from taskmesh.errors import TaskMeshError
 
 PYTHON = platform.python_version()
+_GREEN = {"gevent", "eventlet"}
 
 
 @functools.cache
@@ -123,3 +124,33 @@ def start_in_session(
         if error.errno not in {errno.EPERM, errno.ENOSYS}:
             raise
         return subprocess.Popen(command, **options)
+
+
+def refuse_green_threads() -> None:
+    """Refuse a program whose threads are coroutines of one thread: where one waits, all stand still.
+
+    Raises:
+        TaskMeshError: gevent or eventlet has replaced the standard library's threads.
+    """
+    if sys.modules.keys().isdisjoint(_GREEN):
+        return
+    import _thread
+    import queue
+    import select
+    import socket
+    import subprocess
+
+    parts = {
+        "thread": _thread.start_new_thread,
+        "select": select.select,
+        "socket": socket.socket,
+        "subprocess": subprocess.Popen,
+        "queue": queue.SimpleQueue,
+    }
+    makers = {part.__module__.partition(".")[0] for part in parts.values()} & _GREEN
+    if makers:
+        left_out = ", ".join(f"{name}=False" for name in parts)
+        raise TaskMeshError(
+            f"a mesh cannot be opened here: {makers.pop()} has replaced Python's threads, or what they wait "
+            f"with. Use monkey.patch_all({left_out}), or open the mesh in a program that is not patched"
+        )

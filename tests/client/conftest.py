@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import taskmesh.client.client as client_module
+import taskmesh.executor as executor_module
+import taskmesh.mesh as mesh_module
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.mesh import Mesh
 from taskmesh.wire.runs import DoneRun, Failed
@@ -31,7 +32,8 @@ class Opened:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     """Makes every mesh of the test open an inline port."""
     ports = Opened()
-    monkeypatch.setattr(client_module, "open_port", ports)
+    monkeypatch.setattr(mesh_module, "open_port", ports)
+    monkeypatch.setattr(executor_module, "open_port", ports)
     return ports
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from taskmesh.core.hub.journaled_dict import JournalChanges, JournaledDict
+from taskmesh.core.hub.settings import KEPT_BYTES
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, plain
 from taskmesh.core.link import size_of, size_of_failure
 from taskmesh.wire.journal import KEPT, JournalKept
 from taskmesh.wire.runs import UNKNOWN, DoneRun, Failed
 
-KEPT_BYTES: Final = 1 << 30
 ENTRY: Final = 800
 """Bytes that an outcome takes beside its payload, about: small ones are most of them."""
 STALE: Final = 64

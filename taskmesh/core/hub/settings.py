@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from taskmesh.core.hub.result_cache import KEPT_BYTES
-
 WARN, REFUSE = "warn", "refuse"
+KEPT_BYTES = 1 << 30
+"""Bytes of outcomes that are kept for people who ask later, by default."""
 FEW_POOLS = 200
 """Pools beyond which one that comes beats more rarely, in proportion to how many there are."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from taskmesh.config import Config
-from taskmesh.core.hub.result_cache import KEPT_BYTES
-from taskmesh.core.hub.settings import HubSettings, Versions
+from taskmesh.core.hub.settings import KEPT_BYTES, HubSettings, Versions
 from taskmesh.errors import ConfigError
 from taskmesh.system.cgroups import memory_limit
 from taskmesh.system.process import PYTHON, cloudpickle_version
