@@ -83,10 +83,12 @@ class Soak(Episode):
         self._kills = Kills(self._company, self._operators, self._chance)
         self._samples: dict[tuple[str, int], list[Sample]] = defaultdict(list)
         self._sampled = 0.0
+        self._calm = 0.0  # from here on there is always a hub: without one, a pool has fewer sockets
 
     def _be_struck(self) -> None:
         begin = time.monotonic()
         end = begin + self._seconds
+        self._calm = begin + self._seconds / 2 + BETWEEN
         self._pass(BETWEEN, end)
         while time.monotonic() < end:
             if time.monotonic() > begin + self._seconds / 2:
@@ -122,7 +124,8 @@ class Soak(Episode):
         for (name, _), samples in self._samples.items():
             lives[name] = max(lives.get(name, []), samples, key=len)
         for name, samples in lives.items():
-            for words, right in slopes(samples[int(len(samples) * WARM_UP) :], count):
+            warm = samples[int(len(samples) * WARM_UP) :]
+            for words, right in slopes([sample for sample in warm if sample.when >= self._calm], count):
                 self._tell(f"{name}: {words}")
                 if not right:
                     problems.append(f"{name} grows: {words}")
