@@ -24,12 +24,12 @@ from benchmarks.contender import Work
 from benchmarks.report import per_second
 from benchmarks.rows import MB, check
 from benchmarks.taskmesh_remote import TaskmeshRemote
-from taskmesh.framing.frames import encode, to_client
-from taskmesh.net.endpoints import Endpoints, Target
+from taskmesh.link.endpoints import Endpoints, Target
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.frames import encode, to_client
 from taskmesh.security.key_files import keys_in
 from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import Context, Dealer, SocketOptions
-from taskmesh.wire import messages as m
 
 PLAIN, KEYED = "without keys", "with keys"
 AT_A_TIME = 100

@@ -28,21 +28,21 @@ from typing import Any
 
 import zmq
 
+from taskmesh.client.machine.machine import ClientMachine
+from taskmesh.client.machine.settings import ClientSettings
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, DialLane, HangUp, PoolAction, Resolve, Send, SendBeat, SendHub
-from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.pool.membership import Membership
-from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.specs import spec_number
-from taskmesh.framing.frames import encode, to_client, to_pool
-from taskmesh.net import socket_profiles as profiles
-from taskmesh.net.endpoints import Endpoints
+from taskmesh.link import socket_profiles as profiles
+from taskmesh.link.endpoints import Endpoints
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.frames import encode, to_client, to_pool
+from taskmesh.messages.runs import DoneRun, Failed, Run, Spec, Value
+from taskmesh.pool.machine.membership import Membership
+from taskmesh.pool.machine.settings import PoolSettings
 from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import Context, Dealer, Pull, Push, Sub
 from taskmesh.system.process import raise_file_limit
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
 
 PAYLOAD = 200
 LIGHT = Spec(b"", "light")

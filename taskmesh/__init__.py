@@ -11,15 +11,15 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from taskmesh import errors
+    from taskmesh.client.futures.future import TaskFuture, lazy
+    from taskmesh.client.futures.outcome import Outcome, TaskState
+    from taskmesh.client.futures.wait import as_completed, gather, wait
     from taskmesh.client.nested_client import promise
-    from taskmesh.client.wait import as_completed, gather, wait
     from taskmesh.context import current_task
     from taskmesh.executor import MeshExecutor
     from taskmesh.function import Task, task
-    from taskmesh.future import TaskFuture, lazy
     from taskmesh.limit import Limit
     from taskmesh.mesh import Mesh
-    from taskmesh.outcomes.outcome import Outcome, TaskState
     from taskmesh.retry import NoRetry, Retry, RetryAfter
     from taskmesh.schedule import Schedule
     from taskmesh.serialize.code import register_by_value
@@ -54,21 +54,21 @@ _HOMES = {
     "Mesh": "taskmesh.mesh",
     "MeshExecutor": "taskmesh.executor",
     "NoRetry": "taskmesh.retry",
-    "Outcome": "taskmesh.outcomes.outcome",
+    "Outcome": "taskmesh.client.futures.outcome",
     "Retry": "taskmesh.retry",
     "RetryAfter": "taskmesh.retry",
     "Schedule": "taskmesh.schedule",
     "Task": "taskmesh.function",
-    "TaskFuture": "taskmesh.future",
-    "TaskState": "taskmesh.outcomes.outcome",
-    "as_completed": "taskmesh.client.wait",
+    "TaskFuture": "taskmesh.client.futures.future",
+    "TaskState": "taskmesh.client.futures.outcome",
+    "as_completed": "taskmesh.client.futures.wait",
     "current_task": "taskmesh.context",
-    "gather": "taskmesh.client.wait",
-    "lazy": "taskmesh.future",
+    "gather": "taskmesh.client.futures.wait",
+    "lazy": "taskmesh.client.futures.future",
     "promise": "taskmesh.client.nested_client",
     "register_by_value": "taskmesh.serialize.code",
     "task": "taskmesh.function",
-    "wait": "taskmesh.client.wait",
+    "wait": "taskmesh.client.futures.wait",
 }
 
 

@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from taskmesh.client.client import Client, check_slots
-from taskmesh.client.items import MapItems
-from taskmesh.client.map import MapJob
+from taskmesh.client.futures.future import TaskFuture
+from taskmesh.client.futures.wait import wait as wait_for
+from taskmesh.client.maps.items import MapItems
+from taskmesh.client.maps.map import MapJob
+from taskmesh.client.maps.results import ResultIterator
 from taskmesh.client.options import Chunksize, OptionValues, is_count
-from taskmesh.client.results import ResultIterator
 from taskmesh.client.submitter import Submitter, check_timeout, client_of, start_map
-from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
-from taskmesh.future import TaskFuture
-from taskmesh.net.transport import open_port
+from taskmesh.hosting.transport import open_port
 
 P = ParamSpec("P")
 T = TypeVar("T")

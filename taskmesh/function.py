@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import OptionValues, TaskOptions
 from taskmesh.errors import NoMesh
-from taskmesh.pool.nested import nested_context
+from taskmesh.pool.slots.nested import nested_context
 from taskmesh.serialize.values import is_by_value_module
 
 if TYPE_CHECKING:
+    from taskmesh.client.futures.future import TaskFuture
     from taskmesh.client.schedule import ScheduledTask
-    from taskmesh.future import TaskFuture
     from taskmesh.schedule import Schedule
 
 P = ParamSpec("P")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from taskmesh.errors import ConfigError
-from taskmesh.wire.limit_rules import MOST, LimitError, read_limit, read_named
-from taskmesh.wire.runs import LimitRule
+from taskmesh.messages.limit_rules import MOST, LimitError, read_limit, read_named
+from taskmesh.messages.runs import LimitRule
 
 
 @dataclass(frozen=True, slots=True, init=False)

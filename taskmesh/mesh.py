@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
+from taskmesh.client.futures.future import TaskFuture
+from taskmesh.client.futures.waiters import running_loop
 from taskmesh.client.options import OptionValues, is_name
 from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
@@ -22,14 +24,12 @@ from taskmesh.client.upstream import attached, checked_id
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
-from taskmesh.future import TaskFuture
-from taskmesh.net.transport import open_port
-from taskmesh.outcomes.waiters import running_loop
+from taskmesh.hosting.transport import open_port
+from taskmesh.messages.runs import LONGEST_NAME
+from taskmesh.messages.schedules import Declaration
 from taskmesh.schedule import Schedule
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import LONGEST_NAME
-from taskmesh.wire.schedules import Declaration
 
 if TYPE_CHECKING:
     from taskmesh.client.sink import Sink

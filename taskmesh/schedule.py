@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from taskmesh.errors import ConfigError
-from taskmesh.wire.runs import LONGEST_NAME
-from taskmesh.wire.schedules import (
+from taskmesh.messages.runs import LONGEST_NAME
+from taskmesh.messages.schedules import (
     CATCHUPS,
     LONGEST_PERIOD,
     OVERLAPS,
@@ -67,7 +67,7 @@ class Schedule:
 
     def _check_calendar(self) -> None:
         """Check cron line and time zone. A slot does without: who declares the schedule has checked it."""
-        from taskmesh.core.hub.ticks import BadTiming, Ticks
+        from taskmesh.hub.machine.books.ticks import BadTiming, Ticks
 
         try:
             Ticks(self.timing)

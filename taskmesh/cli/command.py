@@ -19,8 +19,8 @@ from taskmesh.core.ids import parse
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 if TYPE_CHECKING:
+    from taskmesh.client.port.port import SubmitPort
     from taskmesh.config import Config
-    from taskmesh.net.client.port import SubmitPort
 
 OK, FAILED, USAGE, NO_HUB, TOO_LATE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 EXIT_CODES = (
@@ -144,8 +144,8 @@ class Reach:
             HubUnreachable: it does not answer in time, or does not let us in.
             ConfigError: the address cannot be used, or keys are missing.
         """
-        from taskmesh.net.client.remote_port import RemotePort
-        from taskmesh.net.client.shell import NoTasks
+        from taskmesh.client.port.remote_port import RemotePort
+        from taskmesh.client.port.shell import NoTasks
         from taskmesh.security.keys import OPERATOR
 
         port = RemotePort(NoTasks(), self.config, role=OPERATOR)

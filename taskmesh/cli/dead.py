@@ -16,8 +16,8 @@ from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 if TYPE_CHECKING:
     from taskmesh.client.client import Client
-    from taskmesh.future import TaskFuture
-    from taskmesh.wire.messages import Answer
+    from taskmesh.client.futures.future import TaskFuture
+    from taskmesh.messages.mesh_messages import Answer
 
 Ask = Callable[[str], Any]
 """Asks the hub for a view."""
@@ -142,11 +142,11 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
     """
     from msgspec.structs import replace
 
+    from taskmesh.client.futures.future import OpenRun
     from taskmesh.client.options import DETACHED_KEEP
     from taskmesh.core.specs import spec_number
-    from taskmesh.future import OpenRun
-    from taskmesh.wire.runs import CALL, FIRING
-    from taskmesh.wire.schedules import split_tick
+    from taskmesh.messages.runs import CALL, FIRING
+    from taskmesh.messages.schedules import split_tick
 
     [spec], [run] = letter.specs, letter.runs
     [payload] = run.payloads

@@ -16,8 +16,8 @@ from taskmesh.http.client import PROBES, SideClient
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
-    from taskmesh.net.endpoints import Endpoints
-    from taskmesh.net.hub.listening_hub import PoolInHub
+    from taskmesh.hub.listening_hub import PoolInHub
+    from taskmesh.link.endpoints import Endpoints
 
 OF_HUBS = ("bind", "http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict")
 OF_POOLS = ("concurrency", "queues", "tags", "grace")
@@ -53,11 +53,11 @@ def up(
     log_level: LogLevel = "info",
 ) -> None:
     """Run a hub and a pool in one process, enough for a single machine."""
-    from taskmesh.net.pool.modules import check_modules, use_current_directory
+    from taskmesh.pool.modules import check_modules, use_current_directory
 
     use_current_directory()
     check_modules(modules or ())
-    from taskmesh.net.local_pool import LocalPool
+    from taskmesh.hosting.local_pool import LocalPool
 
     slots = config.pool.slots
     pool = LocalPool(config, slots=slots, name=name, modules=tuple(modules or ()))
@@ -73,7 +73,7 @@ def hub(config: Config, out: Output, *, log_level: LogLevel = "info") -> None:
 def _serve(
     out: Output, config: Config, log_level: str, *, pool: PoolInHub | None = None, slots: int = 0
 ) -> None:
-    from taskmesh.net.hub.program import run_hub
+    from taskmesh.hub.program import run_hub
 
     def ready(endpoints: Endpoints) -> None:
         places = {name: getattr(endpoints, name) for name in ("gateway", "collector", "control")}
@@ -128,11 +128,11 @@ def worker(
     drains: tasks that have not started go back to the hub uncharged, running ones have --grace seconds.
     A second SIGTERM or Ctrl-C ends it at once.
     """
-    from taskmesh.net.pool.modules import check_modules, use_current_directory
+    from taskmesh.pool.modules import check_modules, use_current_directory
 
     use_current_directory()
     check_modules((*(modules or ()), *config.pool.only_registered))
-    from taskmesh.net.pool.program import run_pool
+    from taskmesh.pool.program import run_pool
 
     slots, queues = config.pool.slots, config.pool.queues
 

@@ -55,7 +55,7 @@ def put(
 ) -> None:
     """Have a hub run a function by the clock, in place of a schedule of the same name."""
     from taskmesh.mesh import Mesh
-    from taskmesh.net.pool.modules import use_current_directory
+    from taskmesh.pool.modules import use_current_directory
     from taskmesh.schedule import Schedule
 
     use_current_directory()

@@ -13,7 +13,7 @@ from taskmesh.errors import ConfigError, TaskMeshError
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
-    from taskmesh.journal.port import JournalStore
+    from taskmesh.hub.journal.store import JournalStore
 
 WORDS = {
     "c": "chunks",
@@ -38,7 +38,7 @@ def store_of(config: Config) -> JournalStore:
     Raises:
         ConfigError: none is named, or its name cannot be used.
     """
-    from taskmesh.net.hub.journal import journal_store
+    from taskmesh.hub.journal.journal import journal_store
 
     if not config.hub.journal and not config.hub.journal_file:
         raise ConfigError("which journal? Say so with --journal FILE|URL, --journal-file or TASKMESH_JOURNAL")
@@ -48,7 +48,7 @@ def store_of(config: Config) -> JournalStore:
 @command("journal", "journal_file", "strict", subject=store_of)
 def status(journal: JournalStore, out: Output) -> None:
     """Show where the journal is, what it holds, and what that survives."""
-    from taskmesh.journal.port import JournalUnavailable
+    from taskmesh.hub.journal.store import JournalUnavailable
 
     with closing(journal):
         try:
@@ -66,8 +66,8 @@ def contents(journal: JournalStore) -> dict[str, Any]:
     Raises:
         ConfigError: an entry is damaged, or of another version.
     """
-    from taskmesh.journal.entries import decode
-    from taskmesh.wire.journal import Ends, JournalChunk
+    from taskmesh.hub.journal.entries import decode
+    from taskmesh.messages.journal_entries import Ends, JournalChunk
 
     kinds: Counter[str] = Counter()
     tasks = 0

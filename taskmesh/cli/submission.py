@@ -19,9 +19,9 @@ from taskmesh.cli.output import Output, is_carried, printable, rendered
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 if TYPE_CHECKING:
+    from taskmesh.client.futures.future import TaskFuture
     from taskmesh.client.submitter import Submitter
     from taskmesh.config import Config
-    from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
 
 PATIENCE = 3.0
@@ -109,7 +109,7 @@ def submit(
 ) -> None:
     """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
     from taskmesh.mesh import Mesh
-    from taskmesh.net.pool.modules import use_current_directory
+    from taskmesh.pool.modules import use_current_directory
 
     use_current_directory()
     called = resolve(function)

@@ -29,7 +29,7 @@ def tasks(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
     """List tasks that have not ended."""
-    from taskmesh.core.hub.views import MOST_ROWS
+    from taskmesh.hub.machine.views.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
     out.rows(rows[:limit], COLUMNS, "no such tasks on their way")

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import enter, leave
+from taskmesh.client.futures.future import OpenRun, TaskFuture
+from taskmesh.client.futures.outcome import TaskState
+from taskmesh.client.futures.waiters import Edges
 from taskmesh.client.submitter import Submitter
 from taskmesh.errors import ConfigError
-from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.outcomes.outcome import TaskState
-from taskmesh.outcomes.waiters import Edges
 from taskmesh.serialize.payload import Payload
 
 

@@ -14,8 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.functions import EncodedFunction
+from taskmesh.client.futures.callbacks import CallbackThread
+from taskmesh.client.futures.future import OpenRun, TaskFuture
+from taskmesh.client.futures.outcome import arrived
+from taskmesh.client.futures.waiters import Edges
 from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending_table import PendingTable, is_detached
 from taskmesh.config import MOST_SLOTS, Config
@@ -28,22 +31,19 @@ from taskmesh.errors import (
     TaskMeshError,
     TooLarge,
 )
-from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.outcomes.outcome import arrived
-from taskmesh.outcomes.waiters import Edges
-from taskmesh.pool.nested import in_slot
+from taskmesh.messages.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
+from taskmesh.messages.schedules import Declaration
+from taskmesh.pool.slots.nested import in_slot
 from taskmesh.schedule import declarations, declarers
 from taskmesh.serialize.code import Carried, FunctionCodec
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.upstream import Collection, value_of
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
-from taskmesh.wire.schedules import Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from taskmesh.net.client.port import SubmitPort
+    from taskmesh.client.port.port import SubmitPort
 
     OpenPort: TypeAlias = Callable[[PendingTable, Config, str, str], SubmitPort]
 

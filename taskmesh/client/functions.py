@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
+from taskmesh.client.futures.future import OpenRun, TaskTable
 from taskmesh.client.options import WHEN, TaskOptions, is_name
 from taskmesh.client.upstream import attached
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
-from taskmesh.future import OpenRun, TaskTable
+from taskmesh.messages.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
 from taskmesh.serialize.code import Carried, FunctionCodec, unwrap
 from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.payload import check_size, dumps_filter
 from taskmesh.shm.blob import SMALL
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
 
 _BY_REFERENCE = b"R"
 _MOST_KEPT = 256

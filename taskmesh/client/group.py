@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from taskmesh.client.functions import spec_of
+from taskmesh.client.futures.future import OpenRun, TaskFuture
+from taskmesh.client.futures.outcome import Success
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.submitter import Submitter, client_of
 from taskmesh.core.specs import spec_number
-from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.outcomes.outcome import Success
+from taskmesh.messages.runs import PICKLE, Failed
 from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_encoded
-from taskmesh.wire.runs import PICKLE, Failed
 
 _UNKNOWN = Success(1, "", 0.0)
 

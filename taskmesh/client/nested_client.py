@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
+from taskmesh.client.futures.future import ERROR, VALUE, TaskFuture
+from taskmesh.client.futures.outcome import Success, noted
+from taskmesh.client.futures.wait import wait
+from taskmesh.client.futures.waiters import running_loop
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.pending_table import PendingTable, is_detached
 from taskmesh.client.promises import promised
 from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.client.submitter import Submitter
-from taskmesh.client.wait import wait
 from taskmesh.config import Config, load
 from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
-from taskmesh.future import ERROR, VALUE, TaskFuture
-from taskmesh.outcomes.outcome import Success, noted
-from taskmesh.outcomes.waiters import running_loop
-from taskmesh.pool.coroutines import runnable
-from taskmesh.pool.nested import NestedContext, nested_context
+from taskmesh.messages.runs import PROMISE, Failed
+from taskmesh.pool.slots.coroutines import runnable
+from taskmesh.pool.slots.nested import NestedContext, nested_context
 from taskmesh.system.process import refuse_green_threads
-from taskmesh.wire.runs import PROMISE, Failed
 
 if TYPE_CHECKING:
-    from taskmesh.net.client.port import SubmitPort
+    from taskmesh.client.port.port import SubmitPort
 
 _HERE = "here"
 """The worker of a task that its parent ran itself."""
@@ -175,7 +175,7 @@ def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _open_port(open_tasks: PendingTable, config: Config, role: str, slot: str) -> SubmitPort:
-    from taskmesh.net.client.remote_port import RemotePort  # ZeroMQ, which most slots do not need
+    from taskmesh.client.port.remote_port import RemotePort  # ZeroMQ, which most slots do not need
 
     refuse_green_threads()
     return RemotePort(open_tasks, config, role=role, slot=slot)

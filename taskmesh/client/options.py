@@ -13,12 +13,12 @@ from msgspec import Meta
 
 from taskmesh.errors import ConfigError
 from taskmesh.limit import Limit
+from taskmesh.messages.runs import DONE, FAILURE, LONGEST_NAME, MOST_LIMITS, MOST_NAMES, SUCCESS
 from taskmesh.retry import Retry
 from taskmesh.settings.setting import Setting, SettingError, settings_of, suggestion
-from taskmesh.wire.runs import DONE, FAILURE, LONGEST_NAME, MOST_LIMITS, MOST_NAMES, SUCCESS
 
 if TYPE_CHECKING:
-    from taskmesh.future import TaskFuture
+    from taskmesh.client.futures.future import TaskFuture
 
 Key = str | Callable[..., str]
 WHEN: Final = {"success": SUCCESS, "done": DONE, "failure": FAILURE}
@@ -262,8 +262,10 @@ def _read_at(value: object) -> datetime | None:
 
 
 def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
+    from taskmesh.client.futures.future import (
+        TaskFuture,  # a module of tasks that a slot imports has no use for it
+    )
     from taskmesh.client.upstream import checked_id
-    from taskmesh.future import TaskFuture  # a module of tasks that a slot imports has no use for it
 
     is_one = isinstance(value, TaskFuture | str) or not isinstance(value, Iterable)
     given: tuple[Any, ...] = (value,) if is_one else tuple(cast("Iterable[Any]", value))

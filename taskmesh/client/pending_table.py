@@ -14,23 +14,23 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskmesh.client.callbacks import CallbackThread
-from taskmesh.client.completion import Completion, End, complete, end_of
+from taskmesh.client.futures.callbacks import CallbackThread
+from taskmesh.client.futures.completion import Completion, End, complete, end_of
+from taskmesh.client.futures.future import RAW, OpenRun, TaskFuture
+from taskmesh.client.futures.outcome import Success
+from taskmesh.client.futures.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.client.runs import by_run, dependent_run, depends, sent_run
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
-from taskmesh.future import RAW, OpenRun, TaskFuture
-from taskmesh.outcomes.outcome import Success
-from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
+from taskmesh.messages.runs import DoneRun, Failed, Progress, Run, Spec
 from taskmesh.serialize.payload import Payload
-from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
     import asyncio
 
-    from taskmesh.net.client.port import SubmitPort
+    from taskmesh.client.port.port import SubmitPort
 
 
 SPECS_REMEMBERED = 10_000

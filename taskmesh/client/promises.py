@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from taskmesh.client.client import Client
 from taskmesh.client.functions import spec_of
+from taskmesh.client.futures.future import OpenRun, TaskFuture
 from taskmesh.client.options import TaskOptions, is_name
 from taskmesh.client.upstream import KEPT_VALUE
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
-from taskmesh.future import OpenRun, TaskFuture
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import LONGEST_NAME, PROMISE, PROMISE_NAME, SAFE, Failed
 from taskmesh.serialize.payload import check_size, dumps, dumps_exception, dumps_plain
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import LONGEST_NAME, PROMISE, PROMISE_NAME, SAFE, Failed
 
 KEEP = 86_400.0
 """Seconds for which the outcome of a promise answers those who ask for it later."""

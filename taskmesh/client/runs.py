@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.outcomes.waiters import Edges
+from taskmesh.client.futures.future import OpenRun, TaskFuture
+from taskmesh.client.futures.waiters import Edges
+from taskmesh.messages.runs import Run
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import Run
 
 
 def depends(future: TaskFuture[Any]) -> bool:

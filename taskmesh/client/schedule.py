@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from taskmesh.client.functions import function_name, spec_of
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
+from taskmesh.messages.runs import FIRING, LONGEST_NAME, Spec
+from taskmesh.messages.schedules import Declaration
 from taskmesh.schedule import Schedule, read_schedule, register
 from taskmesh.serialize.code import FunctionCodec
 from taskmesh.serialize.payload import dumps_call
-from taskmesh.wire.runs import FIRING, LONGEST_NAME, Spec
-from taskmesh.wire.schedules import Declaration
 
 
 class ScheduledTask:

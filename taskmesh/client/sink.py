@@ -11,29 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from msgspec.structs import replace
 
 from taskmesh.client.client import Client
+from taskmesh.client.futures.future import OpenRun, TaskFuture
+from taskmesh.client.futures.outcome import Outcome
 from taskmesh.client.options import is_name
 from taskmesh.core import ids
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError, MeshClosed
-from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.outcomes.outcome import Outcome
+from taskmesh.messages.mesh_messages import SinkDeliver
+from taskmesh.messages.runs import LONGEST_NAME, SAFE, SINK_VALUE, SINK_VALUE_NAME, Failed, Spec, Value
 from taskmesh.serialize.payload import check_size, dumps_encoded, loads_encoded
 from taskmesh.settings.setting import PositiveSize, Setting, SettingError
 from taskmesh.shm.files import Buffer
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.messages import SinkDeliver
-from taskmesh.wire.runs import (
-    LONGEST_NAME,
-    SAFE,
-    SINK_VALUE,
-    SINK_VALUE_NAME,
-    Failed,
-    Spec,
-    Value,
-)
 
 if TYPE_CHECKING:
-    from taskmesh.net.client.port import SubmitPort
+    from taskmesh.client.port.port import SubmitPort
 
 CLOSING = 5.0
 """Seconds that closing a sink waits for the hub's word on the last acknowledgements."""

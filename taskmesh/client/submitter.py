@@ -7,21 +7,21 @@ from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from taskmesh.client.chunk_size import ChunkSizer
 from taskmesh.client.client import Client
 from taskmesh.client.functions import EncodedFunction, FunctionTable
-from taskmesh.client.items import MapItems
-from taskmesh.client.map import MapJob
+from taskmesh.client.futures.future import TaskFuture
+from taskmesh.client.futures.waiters import running_loop
+from taskmesh.client.maps.chunk_size import ChunkSizer
+from taskmesh.client.maps.items import MapItems
+from taskmesh.client.maps.map import MapJob
+from taskmesh.client.maps.pipe import Pipe
+from taskmesh.client.maps.results import AsyncResultIterator, ResultIterator
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
-from taskmesh.client.pipe import Pipe
-from taskmesh.client.results import AsyncResultIterator, ResultIterator
 from taskmesh.errors import ConfigError, QueueFull
-from taskmesh.future import TaskFuture
-from taskmesh.outcomes.waiters import running_loop
+from taskmesh.messages.runs import SAFE
 from taskmesh.serialize.code import Carried
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import SAFE
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures._base import FINISHED
 from typing import Any
 
+from taskmesh.client.futures.future import ERROR, IGNORED, RAW, REBUILT, OpenRun, TaskFuture, TaskTable
+from taskmesh.client.futures.waiters import Edges
 from taskmesh.client.runs import by_run, dependent_run
 from taskmesh.core import ids
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
-from taskmesh.future import ERROR, IGNORED, RAW, REBUILT, OpenRun, TaskFuture, TaskTable
-from taskmesh.outcomes.waiters import Edges
+from taskmesh.messages.runs import ATTACHMENT, ATTACHMENT_NAME, SAFE, Failed, Run, Spec, Value
 from taskmesh.serialize.payload import Payload, dumps, dumps_plain
-from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, SAFE, Failed, Run, Spec, Value
 
 KEPT_VALUE = Spec(b"", "taskmesh.put")
 """The spec of values that a client puts into the mesh: no task runs for them."""

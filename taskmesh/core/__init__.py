@@ -1,1 +1,1 @@
-"""The machines: pure state, events in, actions out. No sockets, clocks, threads, chance or logging."""
+"""Shared by the machines of hub, pool and client. No sockets, clocks, threads, chance or logging."""

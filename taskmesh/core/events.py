@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from taskmesh.wire import messages as m
-from taskmesh.wire.journal import Entry
-from taskmesh.wire.runs import Run, Spec
-from taskmesh.wire.slot_messages import SlotProgress, SlotResults
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.journal_entries import Entry
+from taskmesh.messages.runs import Run, Spec
+from taskmesh.messages.slot_messages import SlotProgress, SlotResults
 
 # --- all --------------------------------------------------------------------------------------------------
 

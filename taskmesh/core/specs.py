@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from taskmesh.wire.runs import Spec
+from taskmesh.messages.runs import Spec
 
 _PACK = msgspec.msgpack.Encoder()
 _LATER: Final = tuple(

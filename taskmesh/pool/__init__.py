@@ -1,4 +1,1 @@
-"""Slots: a fork server, slots, and the supervisor's side of them (`taskmesh.pool.supervisor.SlotSupervisor`).
-
-Nothing here imports zmq; slots and fork server import nothing else that is heavy.
-"""
+"""The pool: sockets, start and limits of the process around its machine, and its slots."""

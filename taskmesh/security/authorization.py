@@ -1,6 +1,6 @@
 """Authorization of messages: by the sender's role, and by the token of a pool.
 
-Whose the things are that a message names, the hub's machine says (`core.hub.owners`).
+Whose the things are that a message names, the hub's machine says (`hub.machine.owners`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.errors import RemoteProtocolError
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import TOKEN
 from taskmesh.security.keys import CLIENT, OPERATOR, WORKER
 from taskmesh.security.zap import ZapHandler
 from taskmesh.sockets import Part
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import TOKEN
 
 SESSION = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye})
 TASKS = frozenset({m.Submit, m.CancelTasks, m.ResultAck})

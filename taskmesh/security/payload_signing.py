@@ -18,20 +18,8 @@ import msgspec
 from taskmesh.core.ids import SEQ_BITS, parse
 from taskmesh.core.specs import spec_bytes, spec_number
 from taskmesh.errors import BadSignature
-from taskmesh.framing.signing import (
-    NO_KEY,
-    NO_SIGNATURE,
-    Signer,
-    is_signed,
-    refuse,
-    split_key,
-    unsigned,
-    with_key,
-)
-from taskmesh.serialize.code import dump_function
-from taskmesh.serialize.payload import dumps
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import (
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import (
     ATTACHMENT,
     ATTACHMENT_NAME,
     FIRING,
@@ -46,7 +34,19 @@ from taskmesh.wire.runs import (
     Spec,
     Value,
 )
-from taskmesh.wire.schedules import TICK, Declaration, split_tick, with_tick
+from taskmesh.messages.schedules import TICK, Declaration, split_tick, with_tick
+from taskmesh.messages.signing import (
+    NO_KEY,
+    NO_SIGNATURE,
+    Signer,
+    is_signed,
+    refuse,
+    split_key,
+    unsigned,
+    with_key,
+)
+from taskmesh.serialize.code import dump_function
+from taskmesh.serialize.payload import dumps
 
 TASK, DONE, FAILED, SCHEDULE = b"t", b"d", b"f", b"s"
 PROMISED = sha256(PROMISE_NAME.encode()).digest()

@@ -45,7 +45,7 @@ _AWAITED: Final = b"A"
 _FRAME: Final = "FRAME"
 """The name of a class in a module of taskmesh: its objects travel as plain values, and load what they call
 by the same rules."""
-_OWN: Final = "taskmesh.framing.signing"
+_OWN: Final = "taskmesh.messages.signing"
 """Module of functions that run in place of a task that is not to be trusted."""
 _allowed: list[str] = []
 _PYTHON: Final = f"Python {sys.version_info[0]}.{sys.version_info[1]}"

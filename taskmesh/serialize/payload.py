@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.errors import SerializationError, TooLarge
+from taskmesh.messages.slot_messages import SlotFailure
 from taskmesh.serialize.chunks import BadItem, Items, pack_items, unpack_items
 from taskmesh.serialize.code import Carried
 from taskmesh.serialize.encoding import decode, encode
@@ -42,7 +43,6 @@ from taskmesh.serialize.values import (
 )
 from taskmesh.shm.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
 from taskmesh.shm.files import Buffer
-from taskmesh.wire.slot_messages import SlotFailure
 
 __all__ = [
     "Blob",

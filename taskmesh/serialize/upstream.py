@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from taskmesh.errors import BadSignature, SerializationError
+from taskmesh.messages.runs import PROMISE, Value
 from taskmesh.serialize.payload import loads, loads_plain
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import PROMISE, Value
 
 Loader = Callable[..., Any]
 """Called in the slot with a task's number, and the key of a promise: gives what arrives in its place."""

@@ -101,7 +101,7 @@ class Blob:
 
     Attributes:
         layout: (offset, size, flag) for each part; flags PRIVATE, READONLY, BYTES.
-        sends: how often it was given out to be sent to another process; counted by `framing.frames`.
+        sends: how often it was given out to be sent to another process; counted by `messages.frames`.
     """
 
     __slots__ = ("_file", "_parts", "_pieces", "_size", "layout", "sends")

@@ -8,23 +8,23 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from taskmesh.core.client.machine import LONGEST_BACKOFF
-from taskmesh.core.client.settings import ClientSettings
+from taskmesh.client.machine.machine import LONGEST_BACKOFF
+from taskmesh.client.machine.settings import ClientSettings
 from taskmesh.core.credit import LANE_HORIZON, LONG, SLOT_HORIZON
-from taskmesh.core.hub.client_session import RESEND_AFTER
-from taskmesh.core.hub.lanes import LANE_TRANSITIONS, OVERDUE, SILENCE, LaneCause, LaneState
-from taskmesh.core.hub.settings import FEW_POOLS, HubSettings
-from taskmesh.core.hub.states import TRANSITIONS, Cause, State
-from taskmesh.core.hub.submission import RETRY_BUSY
-from taskmesh.core.hub.ventilator import ALONE, RECALL_AFTER
-from taskmesh.core.link import ACK_DELAY, SLOWEST
-from taskmesh.core.pool.membership import FIRST_WAIT
-from taskmesh.core.pool.permits import SPARE_FOR
-from taskmesh.core.pool.scheduler import STEAL_AFTER, UNSTICK_AFTER
-from taskmesh.core.pool.settings import PoolSettings
-from taskmesh.core.pool.slots import SLOT_TRANSITIONS, SlotCause, SlotState
-from taskmesh.core.pool.spool import MAX_REPEATS, RESEND_BEATS
-from taskmesh.pool.result_batch import FLUSH_AFTER
+from taskmesh.hub.machine.books.client_session import RESEND_AFTER
+from taskmesh.hub.machine.books.lanes import LANE_TRANSITIONS, OVERDUE, SILENCE, LaneCause, LaneState
+from taskmesh.hub.machine.books.states import TRANSITIONS, Cause, State
+from taskmesh.hub.machine.settings import FEW_POOLS, HubSettings
+from taskmesh.hub.machine.submission import RETRY_BUSY
+from taskmesh.hub.machine.ventilator import ALONE, RECALL_AFTER
+from taskmesh.link.link import ACK_DELAY, SLOWEST
+from taskmesh.pool.machine.membership import FIRST_WAIT
+from taskmesh.pool.machine.permits import SPARE_FOR
+from taskmesh.pool.machine.scheduler import STEAL_AFTER, UNSTICK_AFTER
+from taskmesh.pool.machine.settings import PoolSettings
+from taskmesh.pool.machine.slots import SLOT_TRANSITIONS, SlotCause, SlotState
+from taskmesh.pool.machine.spool import MAX_REPEATS, RESEND_BEATS
+from taskmesh.pool.slots.result_batch import FLUSH_AFTER
 from tests.architecture.source import ROOT
 
 PAGE = ROOT / "docs" / "architecture.md"

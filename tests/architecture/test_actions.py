@@ -31,9 +31,9 @@ def performed(path: str) -> set[str]:
 @pytest.mark.parametrize(
     ("union", "shell"),
     [
-        (HubAction, "taskmesh/net/hub/shell.py"),
-        (PoolAction, "taskmesh/net/pool/shell.py"),
-        (ClientAction, "taskmesh/net/client/shell.py"),
+        (HubAction, "taskmesh/hub/shell.py"),
+        (PoolAction, "taskmesh/pool/shell.py"),
+        (ClientAction, "taskmesh/client/port/shell.py"),
     ],
     ids=["hub", "pool", "client"],
 )

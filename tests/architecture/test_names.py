@@ -30,21 +30,23 @@ LATE_IMPORTS = {
     "taskmesh/spark/evaluation/evaluation.py": "a pool without PySpark is told what it lacks",
     "taskmesh/spark/steps/columns.py": "pools need numpy only where arrays or scalars of it come",
     "taskmesh/serialize/values.py": "cloudpickle is slow to load and most processes never need it",
-    "taskmesh/net/transport.py": "zmq is loaded only where a mesh needs sockets, the hub while slots start",
-    "taskmesh/net/hub/private_gateway.py": "an embedded hub needs zmq only when a task submits tasks",
+    "taskmesh/hosting/transport.py": "zmq is loaded only where a mesh needs sockets",
+    "taskmesh/hub/private_gateway.py": "an embedded hub needs zmq only when a task submits tasks",
     "taskmesh/schedule.py": "most programs have no cron lines, and slots do not check theirs",
     "taskmesh/context.py": "a slot that runs no schedule's tasks needs no dates",
     "taskmesh/mesh.py": "inspect is slow to load and most programs have no schedules",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
     "taskmesh/http/side_port.py": "http.server is slow to load and most programs need no side port",
-    "taskmesh/net/child_hub.py": "the parent needs no hub, and its child no more of the client than this",
-    "taskmesh/net/embedded.py": "sqlite3 is slow to load and most meshes have no journal",
-    "taskmesh/net/hub/journal.py": "redis is slow to load, is an extra, and most hubs have no journal there",
+    "taskmesh/hosting/child_hub.py": "the parent needs no hub, and its child no more of the client than this",
+    "taskmesh/hosting/embedded.py": "sqlite3 is slow to load and most meshes have no journal",
+    "taskmesh/hub/journal/journal.py": "redis is an extra, and most hubs have no journal there",
+    "taskmesh/client/nested_client.py": "zmq is loaded only where a task submits tasks",
+    "taskmesh/system/process.py": "modules that gevent may have replaced",
     "taskmesh/client/client.py": "keys are slow to load and most programs have none",
     "taskmesh/client/options.py": "a slot that imports task functions needs no futures",
     "taskmesh/shm/files.py": "tempfile is slow to load and only a system without memfd uses it",
-    "taskmesh/pool/slot.py": "multiprocessing is slow to load and most programs have none",
-    "taskmesh/pool/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
+    "taskmesh/pool/slots/slot.py": "multiprocessing is slow to load and most programs have none",
+    "taskmesh/pool/slots/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
 }
 
 
@@ -89,13 +91,10 @@ def test_imports_stand_at_the_top():
 
 
 def test_every_package_has_its_folder_of_tests():
-    folders = {"outcomes": "client"}  # these are shown by the futures and meshes of there
     packages = {path.parent.name for path in (ROOT / "taskmesh").glob("*/__init__.py")}
 
     untested = sorted(
-        package
-        for package in packages
-        if not list(Path(ROOT, "tests", folders.get(package, package)).rglob("test_*.py"))
+        package for package in packages if not list(Path(ROOT, "tests", package).rglob("test_*.py"))
     )
 
     assert packages

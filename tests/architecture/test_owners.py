@@ -5,10 +5,10 @@ import typing
 import msgspec
 import pytest
 
-from taskmesh.core.hub.owners import NAMED
-from taskmesh.wire import messages as m
-from taskmesh.wire import runs as r
-from taskmesh.wire import schedules as s
+from taskmesh.hub.machine.owners import NAMED
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages import runs as r
+from taskmesh.messages import schedules as s
 
 NAMELESS = {
     m.ClientHello: "epoch first protocol python name credit pickle cloudpickle link operator",

@@ -32,14 +32,14 @@ def test_every_row_of_the_abuse_list_names_tests_that_exist(row):
 
 def test_every_test_of_a_row_is_named_in_it():
     named = {name for tests in rows().values() for _, name in tests}
-    files = python_files("tests/net/abuse")
+    files = python_files("tests/hosting/abuse")
     shown = {one.name for path in files for one in functions(path) if re.match(r"test_A\d\d_", one.name)}
 
     assert shown
     assert shown <= named
 
 
-PURE = ("tests/core/", "tests/client/")
+PURE = ("tests/core/", "tests/client/", "tests/hub/machine/", "tests/pool/machine/")
 """Folders of unit tests, all of which `make test` runs."""
 CLUSTER = "Kubernetes"
 """A row that begins with it needs a cluster: `make test-kube`."""

@@ -16,15 +16,25 @@ DATA_MODULES = frozenset({
     "types", "typing", "typing_extensions", "weakref", "zlib",
 })  # fmt: skip
 
+PARENTS = ("taskmesh", "taskmesh.messages")
+"""The first halves of `from taskmesh import errors` and the like."""
 LEAVES = ("taskmesh.errors",)
+MACHINES = ("taskmesh.core", "taskmesh.hub.machine", "taskmesh.pool.machine", "taskmesh.client.machine")
+MESSAGES = tuple(
+    f"taskmesh.messages.{name}"
+    for name in ("journal_entries", "limit_rules", "mesh_messages", "runs", "schedules", "slot_messages")
+)
+"""Those that are pure data; the others are frames."""
 # The modules that rebuild objects: only clients and slots use them.
 PICKLING = tuple(
     f"taskmesh/serialize/{name}.py" for name in ("payload", "values", "chunks", "exceptions", "code")
 )
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
 SPECIAL_NEEDS = {
-    "taskmesh/core/hub/ticks.py": frozenset({"cronsim", "datetime", "zoneinfo"}),  # calendars, no clock
-    "taskmesh/core/pool/slots.py": frozenset({"signal"}),  # what a signal is called
+    "taskmesh/hub/machine/books/ticks.py": frozenset(
+        {"cronsim", "datetime", "zoneinfo"}
+    ),  # calendars, no clock
+    "taskmesh/pool/machine/slots.py": frozenset({"signal"}),  # what a signal is called
     "taskmesh/shm/blob.py": frozenset({"mmap", "os"}),  # payloads in memory files
     "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "resource", "tempfile"}),  # the files
     "taskmesh/serialize/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
@@ -50,16 +60,16 @@ def _outside(path: Path, packages: tuple[str, ...], libraries: frozenset[str]) -
     return [
         f"{path}:{found.line} imports {found.module}"
         for found in imports(path)
-        if found.module != "taskmesh"  # the first half of `from taskmesh import errors`
+        if found.module not in PARENTS
         and roots(found.module) not in libraries
         and not _is_within(found.module, packages)
     ]
 
 
-def test_core_imports_data_modules_and_lower_layers_only():
-    files = package_files("taskmesh.core")
+def test_machines_import_data_modules_and_lower_layers_only():
+    files = [path for room in MACHINES for path in package_files(room)]
 
-    allowed = ("taskmesh.core", "taskmesh.wire", *LEAVES)
+    allowed = (*MACHINES, *MESSAGES, "taskmesh.link.link", *LEAVES)
     libraries = DATA_MODULES | {"msgspec"}  # data only: the ledger's records are its structs
     strays = [
         stray
@@ -79,14 +89,14 @@ def test_core_imports_data_modules_and_lower_layers_only():
 
 
 def _of_room(path: str) -> frozenset[str]:
-    """Return the libraries that a module of wire, framing, shm or serialize may import."""
+    """Return the libraries that a module of messages, shm or serialize may import."""
     pickling = PICKLING_NEEDS if path in PICKLING else frozenset()
     return DATA_MODULES | {"msgspec"} | pickling | SPECIAL_NEEDS.get(path, frozenset())
 
 
 @pytest.mark.parametrize(
     ("room", "below"),
-    [("wire", ()), ("shm", ()), ("framing", ("wire", "shm")), ("serialize", ("wire", "shm"))],
+    [("shm", ()), ("messages", ("shm",)), ("serialize", ("messages", "shm"))],
 )
 def test_rooms_of_messages_and_payloads_import_data_modules_and_what_is_below(room, below):
     files = package_files(f"taskmesh.{room}")
@@ -101,10 +111,20 @@ def test_rooms_of_messages_and_payloads_import_data_modules_and_what_is_below(ro
 @pytest.mark.parametrize(
     ("library", "places"),
     [
-        ("zmq", ("taskmesh/sockets/", "taskmesh/net/")),
+        (
+            "zmq",
+            (
+                "taskmesh/sockets/",
+                "taskmesh/client/port/",
+                "taskmesh/hosting/",
+                "taskmesh/hub/",
+                "taskmesh/link/",
+                "taskmesh/pool/",
+            ),
+        ),
         ("cloudpickle", PICKLING),
         ("pickle", PICKLING),
-        ("redis", ("taskmesh/journal/redis.py",)),
+        ("redis", ("taskmesh/hub/journal/redis.py",)),
     ],
 )
 def test_library_is_imported_only_in_its_place(library, places):

@@ -38,9 +38,9 @@ EXCEPTIONS = {
         "tests/faults/workload.py::grow",
         "tests/faults/workload.py::hold_gil",
         "tests/kube/farm.py::square",
-        "tests/net/orphans.py::leave_thread",
-        "tests/net/test_nested.py::note",
-        "tests/net/workload.py::span",
+        "tests/hosting/orphans.py::leave_thread",
+        "tests/hosting/test_nested.py::note",
+        "tests/hosting/workload.py::span",
         "tests/spark/driven.py::reduced",
         "tests/spark/driven.py::straggling",
         "tests/spark/jobs.py::noting",
@@ -58,8 +58,8 @@ EXCEPTIONS = {
         "tests/spark/test_sharing.py::test_row_05_a_large_partition_keeps_both_pools_busy",
     },
     "a deadline: the limit strikes long before": {
-        "tests/pool/test_soft_timeout.py::test_a_limit_that_is_swallowed_strikes_each_second_until_the_function_ends",
-        "tests/pool/test_soft_timeout.py::test_a_limit_that_strikes_in_a_finalizer_strikes_again",
+        "tests/pool/slots/test_soft_timeout.py::test_a_limit_that_is_swallowed_strikes_each_second_until_the_function_ends",
+        "tests/pool/slots/test_soft_timeout.py::test_a_limit_that_strikes_in_a_finalizer_strikes_again",
     },
 }
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import get_type_hints
 
-from taskmesh.core.hub.states import TRANSITIONS, Cause, State, TaskRecord
-from taskmesh.core.pool.slots import Slot
+from taskmesh.hub.machine.books.states import TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.pool.machine.slots import Slot
 from tests.architecture.source import FunctionNode, nodes, python_files
 
 # Who assigns a `state`, and why there. What is not a machine's own beginning or its `move` has a reason.
@@ -49,6 +49,7 @@ COUNTERS = {
     ("ledger", "accepted"): "Ledger",
     ("session", "size"): "ClientSession",
 }
+MACHINES = ("taskmesh/core", "taskmesh/hub/machine", "taskmesh/pool/machine", "taskmesh/client/machine")
 SLOTS = {"slot", "parent", "other", "idle"}  # names that a slot has in the pool's modules
 OTHERS = {"failure", "progress", "held", "results", "extra", "run"}  # messages with fields of the same names
 
@@ -58,7 +59,7 @@ def assignments() -> tuple[tuple[str, str, str], ...]:
     """Return (class and function, object, attribute) for each assignment to an attribute in the core."""
     return tuple(
         (f"{scope.name}.{function.name}", ast.unparse(target.value), target.attr)
-        for path in python_files("taskmesh/core")
+        for path in python_files(*MACHINES)
         for scope in nodes(path)
         if isinstance(scope, ast.ClassDef)
         for function in scope.body
@@ -84,7 +85,7 @@ def test_no_state_is_given_to_a_copy_but_that_of_a_chunk_that_is_kept():
     """`replace(record, state=...)` would be another way round the table."""
     found = [
         f"{path.name}:{call.lineno}"
-        for path in python_files("taskmesh/core")
+        for path in python_files(*MACHINES)
         for call in nodes(path)
         if isinstance(call, ast.Call) and any(keyword.arg == "state" for keyword in call.keywords)
     ]

@@ -18,7 +18,7 @@ from benchmarks.raw import Raw
 from benchmarks.relay import ListeningRelay, Relay
 from benchmarks.rows import Scale, WrongAnswer, check
 from taskmesh.config import HubConfig
-from taskmesh.net.hub.journal import journal_store
+from taskmesh.hub.journal.journal import journal_store
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 

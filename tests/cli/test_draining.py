@@ -14,7 +14,7 @@ from tests.harness.program import Program
 from tests.harness.programs import Programs
 from tests.harness.side_port import ask, bearer
 from tests.harness.waiting import wait_until
-from tests.net import workload
+from tests.hosting import workload
 
 LEASE = "2"
 

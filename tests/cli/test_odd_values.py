@@ -14,7 +14,7 @@ from taskmesh.errors import ConfigError
 from tests.harness.program import command, outcome_of
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
-from tests.net import workload
+from tests.hosting import workload
 
 ODD = """
 class Shy:

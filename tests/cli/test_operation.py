@@ -13,11 +13,11 @@ from tests.harness.ports import lasting_address
 from tests.harness.program import END_S, command, environment
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
-from tests.net import workload
+from tests.hosting import workload
 
 pytestmark = pytest.mark.usefixtures("processes")
 
-WORK = "tests.net.workload"
+WORK = "tests.hosting.workload"
 
 
 @pytest.mark.smoke
@@ -114,12 +114,15 @@ def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(sha
         told = [json.loads(line) for line in program.errors.splitlines() if '"task.failed"' in line]
         mine = [event for event in told if event["task_id"] == task]
         assert [event["attempt"] for event in mine] == [1, 2]
-        assert {event["type"] for event in mine} == {"tests.net.workload.Refusal"}
+        assert {event["type"] for event in mine} == {"tests.hosting.workload.Refusal"}
         assert {event["kind"] for event in told} == {"exception", "crash"}
         assert all(event["time"] and event["level"] == "warning" for event in told)
         assert ("traceback" in mine[0]) == (program is hub)
     assert "2 finished (1 failed, 1 dead)" in status.stdout
-    assert "is FAILED: attempt 2 on told/0: exception tests.net.workload.Refusal: because" in explained.stdout
+    assert (
+        "is FAILED: attempt 2 on told/0: exception tests.hosting.workload.Refusal: because"
+        in explained.stdout
+    )
 
 
 def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(shared_programs, address):

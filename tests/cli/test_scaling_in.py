@@ -8,7 +8,7 @@ from taskmesh import Mesh
 from tests.harness.journal import words
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
-from tests.net import workload
+from tests.hosting import workload
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -24,7 +24,7 @@ def listed(shared_programs: Programs, address: str) -> dict[str, dict[str, objec
 
 def test_a_schedule_is_put_looked_at_run_and_removed(shared_programs: Programs, address: str, tmp_path: Path):
     journal = tmp_path / "journal"
-    line = ("put", "nightly", "tests.net.workload:noted", f'["{journal}", "ran"]')
+    line = ("put", "nightly", "tests.hosting.workload:noted", f'["{journal}", "ran"]')
 
     assert (
         schedule(shared_programs, address, *line, "--when", "0 3 * * *", "--tz", "Europe/Berlin")

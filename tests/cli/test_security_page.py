@@ -33,7 +33,10 @@ def test_the_five_commands_of_the_page_make_a_mesh_with_keys(programs: Programs)
     )
 
     nested = programs.run(
-        "submit", "tests.net.nested:squares", "9", env={"TASKMESH_KEYS": "MINE", "TASKMESH_ADDRESS": address}
+        "submit",
+        "tests.hosting.nested:squares",
+        "9",
+        env={"TASKMESH_KEYS": "MINE", "TASKMESH_ADDRESS": address},
     )
 
     assert len(commands) == 5

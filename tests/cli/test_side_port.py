@@ -17,7 +17,7 @@ from tests.harness.program import Program, outcome_of
 from tests.harness.programs import Programs
 from tests.harness.side_port import ask, samples
 from tests.harness.waiting import wait_until
-from tests.net import workload
+from tests.hosting import workload
 
 TCP = "tcp://127.0.0.1:0"
 HTTP = ("--http", "127.0.0.1:0")
@@ -146,7 +146,7 @@ def test_beyond_loopback_without_a_token_nothing_starts(programs: Programs, prog
 @pytest.mark.usefixtures("processes")
 def test_a_program_without_a_side_port_loads_nothing_for_it():
     code = (
-        "import sys, taskmesh.net.hub.program, taskmesh.net.pool.program, taskmesh.cli.application\n"
+        "import sys, taskmesh.hub.program, taskmesh.pool.program, taskmesh.cli.application\n"
         "print(sorted({'http', 'http.server', 'ssl', 'email', 'socketserver'} & set(sys.modules)))"
     )
     line = [sys.executable, "-c", code]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from taskmesh.cli.store import WORDS
-from taskmesh.journal.address import JournalAddress
-from taskmesh.journal.file import FileJournal
-from taskmesh.journal.port import Changes, JournalStore
-from taskmesh.wire.journal import CHUNK, by_kind, key_of
+from taskmesh.hub.journal.address import JournalAddress
+from taskmesh.hub.journal.file import FileJournal
+from taskmesh.hub.journal.store import Changes, JournalStore
+from taskmesh.messages.journal_entries import CHUNK, by_kind, key_of
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer, serving
 
@@ -49,7 +49,7 @@ def in_file(folder: Path) -> Place:
 
 
 def in_redis(server: RedisServer) -> Place:
-    from taskmesh.journal.redis import RedisJournal
+    from taskmesh.hub.journal.redis import RedisJournal
 
     def spoil() -> None:
         with server.client() as client:
@@ -87,7 +87,7 @@ def hub(programs: Programs, place: Place) -> Iterator[str]:
 
 def leave_a_task(programs: Programs, address: str) -> None:
     """A detached task, which waits for a pool."""
-    outcome = programs.run("submit", "tests.net.workload:add", "1", "2", "--detach", "--address", address)
+    outcome = programs.run("submit", "tests.hosting.workload:add", "1", "2", "--detach", "--address", address)
     assert outcome.returncode == 0, outcome.stderr
 
 

@@ -12,7 +12,7 @@ from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 
 TCP = "tcp://127.0.0.1:0"
-WORK = "tests.net.workload"
+WORK = "tests.hosting.workload"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import taskmesh.executor as executor_module
 import taskmesh.mesh as mesh_module
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.mesh import Mesh
-from taskmesh.wire.runs import DoneRun, Failed
+from taskmesh.messages.runs import DoneRun, Failed
 from tests.client.inline_port import InlinePort
 
 

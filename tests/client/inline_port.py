@@ -5,15 +5,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from taskmesh.client.port.shell import OpenTasks
 from taskmesh.config import Config
 from taskmesh.errors import SerializationError
-from taskmesh.net.client.shell import OpenTasks
+from taskmesh.messages.runs import CHUNK, DoneRun, Failed, Progress, Run, Spec
+from taskmesh.messages.slot_messages import SlotFailure
 from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.exceptions import dumps_exception
 from taskmesh.serialize.payload import dumps, dumps_chunk_result, loads_call, loads_chunk
-from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Progress, Run, Spec
-from taskmesh.wire.slot_messages import SlotFailure
 
 WORKER = "inline/0"
 

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.futures.callbacks import CallbackThread
 
 WAIT_S = 10
 

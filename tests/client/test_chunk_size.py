@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from taskmesh.client.chunk_size import ChunkSizer
+from taskmesh.client.maps.chunk_size import ChunkSizer
 
 
 def run(pace, total, item_s):

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from taskmesh import Mesh, Retry, as_completed, current_task, errors, gather, task
+from taskmesh.client.futures.outcome import TaskState
 from taskmesh.errors import FunctionUnavailable
-from taskmesh.outcomes.outcome import TaskState
 from tests.harness.waiting import wait_until
 
 WAIT_S = 30
@@ -189,7 +189,7 @@ class TestCancelled:
 
     @pytest.mark.parametrize("returns", [True, False])
     def test_a_task_that_looks_may_clean_up(self, tmp_path, monkeypatch, returns):
-        monkeypatch.setattr("taskmesh.core.pool.machine.CANCEL_GRACE", 0.5)
+        monkeypatch.setattr("taskmesh.pool.machine.machine.CANCEL_GRACE", 0.5)
         notes = tmp_path / "notes"
         with Mesh(workers=1) as mesh:
             future = clean_up.submit(str(notes), returns=returns)
@@ -200,7 +200,7 @@ class TestCancelled:
         assert notes.read_text() == "looks: False\ncleans up\n"
 
     def test_a_task_that_does_not_look_is_killed_at_once(self, monkeypatch):
-        monkeypatch.setattr("taskmesh.core.pool.machine.CANCEL_GRACE", 600.0)
+        monkeypatch.setattr("taskmesh.pool.machine.machine.CANCEL_GRACE", 600.0)
         with Mesh(workers=1) as mesh:
             future = stay.submit()
             wait_until(lambda: future.state == TaskState.RUNNING, WAIT_S)

@@ -12,9 +12,9 @@ from taskmesh import Retry, task
 from taskmesh.client.functions import FunctionTable
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError, TooLarge
+from taskmesh.messages.runs import CALL, CHUNK
 from taskmesh.serialize.code import FunctionCodec, load_function
 from taskmesh.serialize.payload import check_size, dumps_call
-from taskmesh.wire.runs import CALL, CHUNK
 
 TABLE = object()
 

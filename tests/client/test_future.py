@@ -8,9 +8,9 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 
 import pytest
 
+from taskmesh.client.futures.future import TaskFuture
+from taskmesh.client.futures.outcome import TaskState
 from taskmesh.errors import SerializationError
-from taskmesh.future import TaskFuture
-from taskmesh.outcomes.outcome import TaskState
 from tests.client.inline_port import WORKER, progress
 from tests.harness.waiting import wait_until
 

@@ -11,8 +11,8 @@ from taskmesh import Mesh
 from taskmesh.client.group import TaskGroup
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import SerializationError
+from taskmesh.messages.runs import ARROW_IPC
 from taskmesh.serialize.code import dump_function
-from taskmesh.wire.runs import ARROW_IPC
 
 pytestmark = pytest.mark.usefixtures("processes")
 

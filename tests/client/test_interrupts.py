@@ -12,8 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError
 import pytest
 
 from taskmesh import Mesh, as_completed, gather, wait
-from taskmesh.client.callbacks import CallbackThread
-from taskmesh.outcomes.waiters import LOOK_S, LockEvent, Waiter, interruptible
+from taskmesh.client.futures.callbacks import CallbackThread
+from taskmesh.client.futures.waiters import LOOK_S, LockEvent, Waiter, interruptible
 from tests.harness.program import heeding_interrupts
 from tests.harness.waiting import wait_until
 

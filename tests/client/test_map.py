@@ -12,7 +12,7 @@ import pytest
 
 from taskmesh import task
 from taskmesh.errors import ConfigError, MeshClosed, SerializationError
-from taskmesh.wire.runs import CHUNK
+from taskmesh.messages.runs import CHUNK
 from tests.client.watched import Box, is_gone
 from tests.harness.nasty import Unpicklable
 from tests.harness.waiting import wait_until

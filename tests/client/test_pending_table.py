@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.futures.callbacks import CallbackThread
+from taskmesh.client.futures.future import OpenRun
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
-from taskmesh.future import OpenRun
-from taskmesh.wire.runs import DoneRun, Failed, Spec
+from taskmesh.messages.runs import DoneRun, Failed, Spec
 from tests.harness.waiting import wait_until
 
 WAIT_S = 10

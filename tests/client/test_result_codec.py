@@ -4,10 +4,10 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, RemoteError, SerializationError
+from taskmesh.messages.runs import Value
 from taskmesh.serialize import payload
 from taskmesh.serialize.upstream import provided, value_of
-from taskmesh.wire.runs import Value
-from tests.net import workload
+from tests.hosting import workload
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -27,7 +27,7 @@ def no_pickle(monkeypatch):
 
     monkeypatch.setattr(payload, "decode", refuse)
     monkeypatch.setattr("taskmesh.serialize.exceptions.decode", refuse)
-    monkeypatch.setattr("taskmesh.future.loads", refuse)
+    monkeypatch.setattr("taskmesh.client.futures.future.loads", refuse)
 
 
 @pytest.mark.parametrize("value", [None, 3, 2.5, "text", b"bytes", [1, [2]], {"a": {"b": [None, True]}}])

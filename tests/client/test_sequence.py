@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.futures.callbacks import CallbackThread
+from taskmesh.client.futures.future import OpenRun
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import QueueFull
-from taskmesh.future import OpenRun
-from taskmesh.wire.runs import Spec
+from taskmesh.messages.runs import Spec
 from tests.client.test_pending_table import ARGUMENTS, Port, done, make_table
 
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from taskmesh.client.sink import Sink
-from taskmesh.wire.messages import SinkDeliver
-from taskmesh.wire.runs import PICKLE, DoneRun
+from taskmesh.messages.mesh_messages import SinkDeliver
+from taskmesh.messages.runs import PICKLE, DoneRun
 
 
 class Port:

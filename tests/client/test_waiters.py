@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from taskmesh.outcomes import waiters as waiters_module
-from taskmesh.outcomes.waiters import CROWD, LoneWaiter, Waiter, WaiterPool
+from taskmesh.client.futures import waiters as waiters_module
+from taskmesh.client.futures.waiters import CROWD, LoneWaiter, Waiter, WaiterPool
 from tests.harness.waiting import wait_until
 
 WAIT_S = 10

@@ -1,12 +1,14 @@
 """A client machine on its own, with a pending table and a record of what it has sent."""
 
+import pytest
+
+from taskmesh.client.machine.machine import ClientMachine
+from taskmesh.client.machine.settings import ClientSettings
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import DoneRun, Failed, Run, Spec, Value
 from tests.core.rig import handle, number_of, spec
 
 
@@ -114,3 +116,15 @@ class Client:
         for seq in early:
             del self.pending[seq]
         return [Failed(7, seq, 0, "lost") for seq in early]
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def session(client) -> Client:
+    client.welcome()
+    client.sent.clear()
+    return client

@@ -1,9 +1,9 @@
 """A hub whose clock on the wall can be set, with a pool, for tests of schedules."""
 
 from taskmesh.core import events as ev
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import FIRING
-from taskmesh.wire.schedules import Declaration, Timing, split_tick
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import FIRING
+from taskmesh.messages.schedules import Declaration, Timing, split_tick
 from tests.core.rig import HubRig, spec
 
 WALL = 1_795_392_000.0  # 2026-11-23T00:00:00Z

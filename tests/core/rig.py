@@ -5,16 +5,16 @@ from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.specs import spec_number
-from taskmesh.net.shell import Machine
-from taskmesh.wire import messages as m
-from taskmesh.wire.journal import Entry
-from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec, Value
-from taskmesh.wire.slot_messages import SlotResults, SlotSegment
+from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.link.shell import Machine
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.journal_entries import Entry
+from taskmesh.messages.runs import SUCCESS, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec, Value
+from taskmesh.messages.slot_messages import SlotResults, SlotSegment
+from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.machine.settings import PoolSettings
 
 EPOCH = 9
 Key = tuple[int, int, int]  # client, counter, attempt

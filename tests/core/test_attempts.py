@@ -4,8 +4,8 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Failed, Held, LaneRun, Run
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Failed, Held, LaneRun, Run
 from tests.core.rig import EPOCH, ONE, HubRig, PoolRig, number_of, spec
 
 AGAIN = Run(ONE, 0, [1], [b"x"], again=True)

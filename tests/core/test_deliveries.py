@@ -2,9 +2,9 @@
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import Requested
-from taskmesh.core.link import ACK_DELAY
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun
+from taskmesh.link.link import ACK_DELAY
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import DoneRun
 from tests.core.client_rig import delivery
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import Requested
-from taskmesh.core.hub.clients import IDLE_TTL
-from taskmesh.core.hub.lanes import LaneState
-from taskmesh.wire import messages as m
+from taskmesh.hub.machine.books.lanes import LaneState
+from taskmesh.hub.machine.clients import IDLE_TTL
+from taskmesh.messages import mesh_messages as m
 from tests.core.client_rig import Client
 from tests.core.rig import EPOCH, HubRig, PoolRig, spec
 

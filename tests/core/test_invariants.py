@@ -2,9 +2,9 @@
 
 import pytest
 
-from taskmesh.core.hub.states import State
-from taskmesh.core.pool.slots import Piece
 from taskmesh.core.state_machine import BrokenInvariant
+from taskmesh.hub.machine.books.states import State
+from taskmesh.pool.machine.slots import Piece
 from tests.core.rig import HubRig, PoolRig, spec
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Held, Run, Spec
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Held, Run, Spec
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
 from tests.simulation.simulation import World

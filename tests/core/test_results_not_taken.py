@@ -4,12 +4,12 @@ import pytest
 
 from taskmesh.core.actions import OpenLane, PushTasks, SendClient
 from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, Tick
-from taskmesh.core.hub import client_session
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.specs import spec_number
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Run, Spec
+from taskmesh.hub.machine.books import client_session
+from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import DoneRun, Run, Spec
 from tests.core.rig import handle
 
 EPOCH = 7

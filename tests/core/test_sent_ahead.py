@@ -3,9 +3,9 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.pool.machine import RETURNED_AT_ONCE
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Progress, Spec
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Progress, Spec
+from taskmesh.pool.machine.machine import RETURNED_AT_ONCE
 from tests.core.rig import EPOCH, HubRig, Key, PoolRig, spec
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from taskmesh.core.events import FromClient
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Held, Run, Spec
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Held, Run, Spec
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 from tests.simulation.simulation import World
 

@@ -3,9 +3,9 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.hub.clients import MOST_ROUTES
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Spec
+from taskmesh.hub.machine.clients import MOST_ROUTES
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Spec
 from tests.core.client_rig import Client
 from tests.core.rig import EPOCH, HubRig, spec
 

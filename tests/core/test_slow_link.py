@@ -3,8 +3,8 @@
 import pytest
 
 from taskmesh.core.events import LinkCut, Queued
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Run
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Run
 from tests.core.rig import number_of, spec
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient, LinksLost, Requested
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Failed, Held, Run
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Failed, Held, Run
 from tests.core.client_rig import delivery
 from tests.core.rig import ONE, HubRig, spec
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.core.pool.settings import PoolSettings
-from taskmesh.net.shell import SPELL, Machine
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Run, Spec
-from taskmesh.wire.slot_messages import SlotResults, SlotSegment, SlotTasks
+from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.link.shell import SPELL, Machine
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Run, Spec
+from taskmesh.messages.slot_messages import SlotResults, SlotSegment, SlotTasks
+from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.machine.settings import PoolSettings
 from tests.core.rig import number_of
 
 LINK = 100e-6

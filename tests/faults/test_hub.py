@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from taskmesh.core.hub.settings import HubSettings
+from taskmesh.hub.machine.settings import HubSettings
 from tests.faults.client import Client
 from tests.faults.workload import wait_for
 from tests.harness.cluster import LEASE, SETTINGS, Cluster, pools_of

@@ -17,7 +17,7 @@ from tests.harness.cluster import OVERRIDES, pools_of
 from tests.harness.program import Program
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
-from tests.pool.cgroup import group_of, is_available
+from tests.pool.slots.cgroup import group_of, is_available
 
 pytestmark = pytest.mark.fault
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from taskmesh.wire.runs import Payload
+from taskmesh.messages.runs import Payload
 
 INTS = (0, 1, 2, 3, 5, 7, -1, 255, 1 << 31, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
 FLOATS = (0.0, 0.01, 1.0, -1.0, 1e300, -1e300, math.nan, math.inf, -math.inf)

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskmesh.client.machine.machine import ClientMachine
+from taskmesh.client.machine.settings import ClientSettings
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.framing.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Failed, Run, Spec, Value
-from taskmesh.wire.slot_messages import SlotResults, SlotSegment
+from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
+from taskmesh.messages.runs import Failed, Run, Spec, Value
+from taskmesh.messages.slot_messages import SlotResults, SlotSegment
 from tests.core.rig import PoolRig, handle
 from tests.fuzz.forger import Forger
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.framing.frames import Decoder, encode
-from tests.wire.samples import DIRECTIONS, messages
+from taskmesh.messages.frames import Decoder, encode
+from tests.messages.samples import DIRECTIONS, messages
 
 CASES = int(os.environ.get("FUZZ_WIRE", "200000"))
 A_SEED = 500

@@ -11,7 +11,10 @@ import pytest
 
 PLATFORM = {"containers", "helm", "kube", "spark"}
 FAULTS = {"chaos", "faults"}
-INTEGRATION = {"conformance", "net", "sockets"}
+INTEGRATION = {
+    f"tests/{folder}"
+    for folder in ("client/port", "conformance", "hosting", "hosting/abuse", "hub", "pool", "sockets")
+}
 """Folders whose tests use real sockets."""
 LONG = {
     "tests/fuzz/test_machines.py",
@@ -33,7 +36,7 @@ def level_of(item: pytest.Item) -> str:
     if folder in FAULTS or item.get_closest_marker("fault"):
         return "fault"
     fixtures: Iterable[str] = getattr(item, "fixturenames", ())
-    if folder in INTEGRATION or "processes" in fixtures or path.as_posix() in LONG:
+    if path.parent.as_posix() in INTEGRATION or "processes" in fixtures or path.as_posix() in LONG:
         return "integration"
     return "unit"
 

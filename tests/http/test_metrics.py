@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from taskmesh.http.hub_metrics import hub_answers, hub_families, queues
 from taskmesh.http.metrics import QUEUE_HELP, Family, exposition
-from taskmesh.http.pool_metrics import pool_families
+from taskmesh.hub.metrics import hub_answers, hub_families, queues
+from taskmesh.pool.metrics import pool_families
 from tests.core.rig import HubRig, PoolRig, spec
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

@@ -1,13 +1,3 @@
-"""A supervisor for the pool's tests, and gates for its tasks."""
+"""Things that the tests of the pool leave to pyzmq."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.pool.driver import Driver
-
-
-@pytest.fixture
-def driver(processes: None) -> Iterator[Driver]:
-    with Driver() as driver:
-        yield driver
+from tests.harness.pyzmq_collector import pyzmq_collector  # noqa: F401  a fixture of all tests here

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout
+from taskmesh.messages.slot_messages import SlotFailure
 from taskmesh.serialize import chunks, payload
 from taskmesh.serialize.chunks import PackedItem, snapshot
 from taskmesh.serialize.values import MARK
-from taskmesh.wire.slot_messages import SlotFailure
-from tests.wire.samples import items_of
+from tests.messages.samples import items_of
 
 
 class Fragile:

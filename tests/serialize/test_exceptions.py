@@ -164,7 +164,7 @@ def test_taskmesh_and_asyncio_frames_are_left_out():
         "    except Exception as error:\n"
         "        return error\n"
     )
-    ours = exceptions.__file__.replace("serialize/exceptions.py", "pool/runner.py")
+    ours = exceptions.__file__.replace("serialize/exceptions.py", "pool/slots/runner.py")
     scope = {}
     exec(compile(source, ours, "exec"), scope)  # noqa: S102 -- frames that say they are ours
 

@@ -7,9 +7,9 @@ import pytest
 
 from taskmesh import Mesh, MeshExecutor
 from taskmesh.config import MOST_SLOTS, Config, HubConfig, PoolConfig, load
-from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import ConfigError
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.pool.machine.settings import PoolSettings
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from taskmesh.errors import TaskTimeout
 from taskmesh.shm import blob as blobs
 from taskmesh.shm import files
 from taskmesh.shm.blob import BYTES, MEMFD_FROM, PRIVATE, READONLY, Blob, layout_of
-from tests.wire.samples import packed, send
+from tests.messages.samples import packed, send
 
 PICKLE = b"p" * 100
 

@@ -13,7 +13,7 @@ from taskmesh.errors import TaskTimeout
 from taskmesh.shm import blob as blobs
 from taskmesh.shm import files
 from taskmesh.shm.blob import MEMFD_FROM
-from tests.wire.samples import packed, send
+from tests.messages.samples import packed, send
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
-from taskmesh.core.hub.failures import POOLS_DIED
 from taskmesh.core.state_machine import require
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Progress
+from taskmesh.hub.machine.books.failures import POOLS_DIED
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import DoneRun, Failed, LaneRun, Progress
 from tests.simulation.workload import Plan
 
 Key = tuple[int, int]

@@ -6,15 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from taskmesh.core.credit import LONG, MOST_AHEAD, ONE_AHEAD
-from taskmesh.core.hub.backlog import Route
-from taskmesh.core.hub.failures import POOLS_DIED
-from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.sinks import Sinks
-from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.wire.messages import Notice, Tasks
-from taskmesh.wire.runs import (
+from taskmesh.hub.machine.books.backlog import Route
+from taskmesh.hub.machine.books.failures import POOLS_DIED
+from taskmesh.hub.machine.books.lanes import Lane
+from taskmesh.hub.machine.books.sinks import Sinks
+from taskmesh.hub.machine.books.states import State
+from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.messages.mesh_messages import Notice, Tasks
+from taskmesh.messages.runs import (
     CHUNK,
     DONE,
     FAILURE,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from taskmesh.core.hub.states import TRANSITIONS, Cause, State
+from taskmesh.hub.machine.books.states import TRANSITIONS, Cause, State
 from tests.simulation.faults import EXPECTED
 from tests.simulation.simulation import Report, SimulationFailure, World
 

@@ -9,13 +9,13 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from taskmesh.client.machine.machine import ClientMachine
+from taskmesh.client.machine.settings import ClientSettings
 from taskmesh.client.sink import Sink
 from taskmesh.core import actions as act
-from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import FromHubToClient, Queued, Requested
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import CALL, DONE, FAILURE, SINK_VALUE, SUCCESS, DoneRun, Failed, Run, Spec, Value
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import CALL, DONE, FAILURE, SINK_VALUE, SUCCESS, DoneRun, Failed, Run, Spec, Value
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
@@ -163,7 +163,7 @@ class ClientHost(Host[ClientMachine]):
         self._submits_to = 0
 
     def _redial(self) -> None:
-        """The hub is dialled anew, as `net.client.sockets` does."""
+        """The hub is dialled anew, as `client.port.sockets` does."""
         self.up_link.reset()
         self.down_link.reset()
         self._unanswered = 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.client.machine.settings import ClientSettings
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.pool.machine.settings import PoolSettings
 
 BEAT = 0.5
 LEASE = 3.0

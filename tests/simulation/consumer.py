@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from taskmesh.client.sink import Sink, SinkOutcome
 from taskmesh.core.events import SinkAcked, SinkClosed, SinkOpened
-from taskmesh.wire.runs import PICKLE
+from taskmesh.messages.runs import PICKLE
 
 if TYPE_CHECKING:
     from tests.simulation.client_host import ClientHost

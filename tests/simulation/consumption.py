@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from taskmesh.client.sink import SinkOutcome
 from taskmesh.core.state_machine import require
-from taskmesh.wire.messages import SinkDeliver
-from taskmesh.wire.runs import DoneRun, Failed
+from taskmesh.messages.mesh_messages import SinkDeliver
+from taskmesh.messages.runs import DoneRun, Failed
 from tests.simulation.workload import Plan
 
 Task = tuple[int, int]

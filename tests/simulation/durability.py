@@ -15,11 +15,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from taskmesh.core.actions import WriteJournal
-from taskmesh.core.hub.journal import is_durable
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.state_machine import require
-from taskmesh.journal.entries import decode
-from taskmesh.wire.journal import (
+from taskmesh.hub.journal.entries import decode
+from taskmesh.hub.machine.books.journal import is_durable
+from taskmesh.messages.journal_entries import (
     ENDS,
     OUTCOME,
     Ends,
@@ -29,12 +29,12 @@ from taskmesh.wire.journal import (
     key_of,
     parts_of,
 )
-from taskmesh.wire.messages import Submit
-from taskmesh.wire.runs import LaneRun
+from taskmesh.messages.mesh_messages import Submit
+from taskmesh.messages.runs import LaneRun
 from tests.simulation.memory_journal import MemoryDisk
 
 if TYPE_CHECKING:
-    from taskmesh.core.hub.machine import HubMachine
+    from taskmesh.hub.machine.machine import HubMachine
     from tests.simulation.workload import Plan
 
 Task = tuple[int, int]

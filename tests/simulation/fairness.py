@@ -6,11 +6,19 @@ from collections.abc import Sequence
 
 from taskmesh.core.actions import PushTasks
 from taskmesh.core.credit import LONG
-from taskmesh.core.hub.backlog import BANDWIDTH, QUANTUM, Group, Route, RouteQueue, group_of, turn_cost
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.states import SUSPECT, State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.state_machine import require
+from taskmesh.hub.machine.books.backlog import (
+    BANDWIDTH,
+    QUANTUM,
+    Group,
+    Route,
+    RouteQueue,
+    group_of,
+    turn_cost,
+)
+from taskmesh.hub.machine.books.states import SUSPECT, State
+from taskmesh.hub.machine.machine import HubMachine
 
 Name = tuple[Route, int]
 """Of a route queue: its route and priority."""

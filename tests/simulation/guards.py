@@ -5,34 +5,35 @@ from unittest.mock import ANY
 
 import pytest
 
+from taskmesh.client.machine.machine import ClientMachine
+from taskmesh.client.machine.submission import Ages, SubmitWindow
 from taskmesh.core.actions import PushTasks, Resolve
-from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.client.submission import Ages, SubmitWindow
 from taskmesh.core.credit import LANE_HORIZON, Credit
-from taskmesh.core.hub import backlog, ledger, pools, result_cache, state, submission
-from taskmesh.core.hub.adoption import Adoption
-from taskmesh.core.hub.attachments import Attachments
-from taskmesh.core.hub.backlog import Backlog, Route, RouteQueue
-from taskmesh.core.hub.clients import Clients
-from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.dependencies import Dependencies
-from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
-from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.limits import Limits, Window
-from taskmesh.core.hub.owners import Owners
-from taskmesh.core.hub.pools import DesiredStates, PoolSessions
-from taskmesh.core.hub.promises import Promises
-from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
-from taskmesh.core.hub.states import Cause, Links, TaskRecord
-from taskmesh.core.hub.timers import Timers
-from taskmesh.core.hub.unclaimed import Unclaimed
-from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.core.pool.membership import Membership
-from taskmesh.core.pool.slots import Slot
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Value
+from taskmesh.hub.machine import pools, state, submission
+from taskmesh.hub.machine.adoption import Adoption
+from taskmesh.hub.machine.attachments import Attachments
+from taskmesh.hub.machine.books import backlog, ledger, result_cache
+from taskmesh.hub.machine.books.backlog import Backlog, Route, RouteQueue
+from taskmesh.hub.machine.books.dependencies import Dependencies
+from taskmesh.hub.machine.books.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
+from taskmesh.hub.machine.books.ledger import Ledger
+from taskmesh.hub.machine.books.limits import Limits, Window
+from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
+from taskmesh.hub.machine.books.states import Cause, Links, TaskRecord
+from taskmesh.hub.machine.books.timers import Timers
+from taskmesh.hub.machine.clients import Clients
+from taskmesh.hub.machine.collector import Collector
+from taskmesh.hub.machine.owners import Owners
+from taskmesh.hub.machine.pools import DesiredStates, PoolSessions
+from taskmesh.hub.machine.promises import Promises
+from taskmesh.hub.machine.unclaimed import Unclaimed
+from taskmesh.hub.machine.ventilator import Ventilator
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import SUCCESS, DoneRun, Failed, Held, Value
+from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.machine.membership import Membership
+from taskmesh.pool.machine.slots import Slot
 from tests.simulation import pool_host
 from tests.simulation.client_host import Table
 

@@ -12,20 +12,20 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.journal import without
-from taskmesh.core.hub.limits import Limits
-from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.result_cache import CachedOutcome, ResultCache
-from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.hub.sinks import Consumer as SinkConsumer
-from taskmesh.core.hub.sinks import Sinks, keys_of
-from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, client_of, plain, seq_of
-from taskmesh.wire import messages as m
-from taskmesh.wire.journal import JournalKept, JournalOutcome
-from taskmesh.wire.runs import ATTACHMENT, DoneRun, Failed, Run
+from taskmesh.hub.machine.books.journal import without
+from taskmesh.hub.machine.books.limits import Limits
+from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
+from taskmesh.hub.machine.books.sinks import Consumer as SinkConsumer
+from taskmesh.hub.machine.books.sinks import Sinks, keys_of
+from taskmesh.hub.machine.books.states import Cause, State, TaskRecord
+from taskmesh.hub.machine.collector import Collector
+from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.hub.machine.state import HubState
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.journal_entries import JournalKept, JournalOutcome
+from taskmesh.messages.runs import ATTACHMENT, DoneRun, Failed, Run
 from tests.simulation.configs import LIMITS
 from tests.simulation.host import Host
 from tests.simulation.journal import AGAIN, SimulatedJournal

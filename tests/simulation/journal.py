@@ -1,4 +1,4 @@
-"""The journal of one life of a simulated hub: `taskmesh.journal.writer` without its thread.
+"""The journal of one life of a simulated hub: `taskmesh.hub.journal.writer` without its thread.
 
 It writes late, goes away, is full for a while, is emptied or put back under its hub, and taken over by
 another one. What is on its way when its hub is killed may get there, and nobody hears of it.
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from taskmesh.core.actions import WriteJournal
 from taskmesh.core.events import JournalRead, JournalTold, JournalWritten
-from taskmesh.journal.entries import changes_of, decode
-from taskmesh.journal.port import Changes, JournalRegressed, JournalSuperseded, JournalUnavailable
+from taskmesh.hub.journal.entries import changes_of, decode
+from taskmesh.hub.journal.store import Changes, JournalRegressed, JournalSuperseded, JournalUnavailable
 from tests.simulation.memory_journal import MemoryDisk, MemoryJournal
 from tests.simulation.setting import Setting
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from taskmesh.core.hub.client_session import ClientSession
-from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.journal_events import JournalEvents
-from taskmesh.core.hub.journaled_dict import JournalChanges
-from taskmesh.core.hub.submission import Submissions
-from taskmesh.wire.journal import ENDS, JournalChunk
+from taskmesh.hub.machine.books.client_session import ClientSession
+from taskmesh.hub.machine.books.journal import Journal
+from taskmesh.hub.machine.books.journaled_dict import JournalChanges
+from taskmesh.hub.machine.collector import Collector
+from taskmesh.hub.machine.journal_events import JournalEvents
+from taskmesh.hub.machine.submission import Submissions
+from taskmesh.messages.journal_entries import ENDS, JournalChunk
 
 Patch = pytest.MonkeyPatch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from taskmesh.journal.port import (
+from taskmesh.hub.journal.store import (
     PORTION_BYTES,
     PORTION_ENTRIES,
     Changes,

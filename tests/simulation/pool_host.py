@@ -9,11 +9,11 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.core.pool.settings import PoolSettings
-from taskmesh.net.pool.sockets import limit_results
-from taskmesh.wire import messages as m
-from taskmesh.wire.slot_messages import SlotTasks
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.slot_messages import SlotTasks
+from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.machine.settings import PoolSettings
+from taskmesh.pool.sockets import limit_results
 from tests.simulation.audit import Violation
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost, LaneEnd

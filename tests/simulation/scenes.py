@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from taskmesh.core.events import LinkLost
-from taskmesh.core.hub.recovery import QUIET_BEATS
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.core.pool.machine import CANCEL_GRACE
-from taskmesh.wire.runs import Held
+from taskmesh.hub.machine.recovery import QUIET_BEATS
+from taskmesh.messages.runs import Held
+from taskmesh.pool.machine.machine import CANCEL_GRACE
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import BEAT, LEASE
 from tests.simulation.host import Host

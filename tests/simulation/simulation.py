@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from taskmesh.core import events as ev
-from taskmesh.core.hub.states import Cause, State
 from taskmesh.errors import TaskMeshError
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DONE, FIRING, Spec
-from taskmesh.wire.schedules import CATCHUPS, OVERLAPS, Declaration, Timing
+from taskmesh.hub.machine.books.states import Cause, State
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import DONE, FIRING, Spec
+from taskmesh.messages.schedules import CATCHUPS, OVERLAPS, Declaration, Timing
 from tests.simulation.audit import Violation
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import (

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from taskmesh.client.sink import Sink
-from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.journal import Journal
-from taskmesh.core.hub.sink_values import SinkValues
-from taskmesh.core.hub.sinks import Consumer, SinkQueue, Sinks
-from taskmesh.core.hub.spec_entry import SpecEntry
-from taskmesh.core.hub.states import TaskRecord
-from taskmesh.wire.messages import SinkReport, SinkReportAck
-from taskmesh.wire.runs import DoneRun
+from taskmesh.hub.machine.books.journal import Journal
+from taskmesh.hub.machine.books.sinks import Consumer, SinkQueue, Sinks
+from taskmesh.hub.machine.books.spec_entry import SpecEntry
+from taskmesh.hub.machine.books.states import TaskRecord
+from taskmesh.hub.machine.collector import Collector
+from taskmesh.hub.machine.sink_values import SinkValues
+from taskmesh.messages.mesh_messages import SinkReport, SinkReportAck
+from taskmesh.messages.runs import DoneRun
 
 Patch = pytest.MonkeyPatch
 

@@ -1,4 +1,4 @@
-"""A simulated slot: its process, and the supervisor's handle of it (`taskmesh.pool.slot_handle`).
+"""A simulated slot: its process, and the supervisor's handle of it (`taskmesh.pool.slots.slot_handle`).
 
 It keeps to the contract that the pool machine relies on: one ticket a task, taken before it starts; results
 flushed when nothing is left to do or after 2 ms; an outbox that can be read at any time; at its end all that
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from taskmesh.core import events as ev
-from taskmesh.wire.runs import FAILURE, LaneRun, Value
-from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
+from taskmesh.messages.runs import FAILURE, LaneRun, Value
+from taskmesh.messages.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 from tests.simulation.setting import Setting
 from tests.simulation.workload import Act, Plan
 

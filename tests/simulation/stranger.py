@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from taskmesh.core import events as ev
-from taskmesh.core.hub.views import SAID
 from taskmesh.core.ids import house_of, text_of
 from taskmesh.core.specs import spec_number
-from taskmesh.wire import messages as m
-from taskmesh.wire.runs import (
+from taskmesh.hub.machine.views.views import SAID
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import (
     ATTACHMENT,
     ATTACHMENT_NAME,
     FIRING,
@@ -25,14 +25,14 @@ from taskmesh.wire.runs import (
     Run,
     Spec,
 )
-from taskmesh.wire.schedules import Declaration, Timing
+from taskmesh.messages.schedules import Declaration, Timing
 from tests.simulation.audit import Violation
 from tests.simulation.hub_host import STRANGER, HubHost
 from tests.simulation.setting import Setting
 from tests.simulation.workload import PROMISED, SINKS, Plan
 
 if TYPE_CHECKING:
-    from taskmesh.core.hub.machine import HubMachine
+    from taskmesh.hub.machine.machine import HubMachine
 
 USER, POOL, TOKEN = "client:stranger", "worker:stranger", b"stranger's token"
 LOOT = b"the stranger's"

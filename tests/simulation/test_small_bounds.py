@@ -2,9 +2,10 @@
 
 import pytest
 
-from taskmesh.core.client import submission
-from taskmesh.core.hub import backlog, client_session, lanes, ventilator
-from taskmesh.core.pool import spool
+from taskmesh.client.machine import submission
+from taskmesh.hub.machine import ventilator
+from taskmesh.hub.machine.books import backlog, client_session, lanes
+from taskmesh.pool.machine import spool
 from tests.simulation import fairness, simulation
 from tests.simulation.simulation import World
 from tests.simulation.workload import KINDS, Plan

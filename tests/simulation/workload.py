@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taskmesh.core.hub.failures import REFUSALS
 from taskmesh.core.ids import SEQ_MASK, client_of, parse, seq_of, task_id, text_of
 from taskmesh.core.specs import spec_number
-from taskmesh.wire.runs import (
+from taskmesh.hub.machine.books.failures import REFUSALS
+from taskmesh.messages.runs import (
     ATTACHMENT,
     ATTACHMENT_NAME,
     CHUNK,

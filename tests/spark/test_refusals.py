@@ -17,8 +17,8 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql.functions import pandas_udf, udf
 
 from taskmesh import Mesh, task
+from taskmesh.client.port import settings as client_settings
 from taskmesh.errors import ConfigError, HubUnreachable, SerializationError
-from taskmesh.net.client import settings as client_settings
 from taskmesh.serialize.code import register_by_value
 from taskmesh.spark import MeshRefused, MeshSpark
 from taskmesh.spark.jobs.connection import mesh_of

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 
-from taskmesh.outcomes.outcome import Success
+from taskmesh.client.futures.outcome import Success
 from taskmesh.serialize.code import dump_function
 from taskmesh.spark.jobs.batch_size import START, TARGET_S, BatchSizer, sizer_of
 from taskmesh.spark.jobs.counts import Tally

@@ -13,7 +13,7 @@ import pytest
 from taskmesh.config import PoolConfig
 from taskmesh.system import cgroups
 from tests.harness.requirement import require
-from tests.pool.cgroup import group_of, is_available
+from tests.pool.slots.cgroup import group_of, is_available
 
 
 @pytest.mark.parametrize(

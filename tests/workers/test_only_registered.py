@@ -8,7 +8,7 @@ import pytest
 from taskmesh import Mesh, task
 from taskmesh.errors import FunctionUnavailable
 from tests.harness.programs import Programs
-from tests.net import workload
+from tests.hosting import workload
 
 registered = task(workload.add)
 
@@ -16,7 +16,7 @@ registered = task(workload.add)
 @pytest.fixture
 def mesh(programs: Programs) -> Iterator[Mesh]:
     address = programs.hub()[1]
-    programs.worker(address, "--only-registered", "tests.net.workload", "json")
+    programs.worker(address, "--only-registered", "tests.hosting.workload", "json")
     with Mesh(address) as mesh:
         yield mesh
 
@@ -36,7 +36,7 @@ def test_other_functions_are_refused_and_the_worker_names_those_that_it_runs(mes
         error = mesh.submit(function).exception(20)
 
         assert isinstance(error, FunctionUnavailable)
-        assert "this worker runs functions of tests.net.workload, json alone" in str(error)
+        assert "this worker runs functions of tests.hosting.workload, json alone" in str(error)
     assert mesh.submit(workload.add, 1, 2).result(20) == 3
 
 
@@ -45,7 +45,7 @@ def imported_elsewhere() -> None:
 
 
 def test_what_a_named_module_has_imported_is_not_its_own(mesh: Mesh, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(imported_elsewhere, "__module__", "tests.net.workload")
+    monkeypatch.setattr(imported_elsewhere, "__module__", "tests.hosting.workload")
     monkeypatch.setattr(imported_elsewhere, "__qualname__", "wait_until")
     monkeypatch.setattr(workload, "wait_until", imported_elsewhere)
 

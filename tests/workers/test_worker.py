@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-import taskmesh.net.pool.modules
-import taskmesh.net.pool.program
+import taskmesh.pool.modules
+import taskmesh.pool.program
 from taskmesh.cli.application import app
 from taskmesh.cli.command import DEFAULT_ADDRESS
 from tests.harness.programs import Programs, rows
@@ -30,8 +30,8 @@ def read(monkeypatch):
         app(["worker", *line], standalone_mode=False)
         return run
 
-    monkeypatch.setattr(taskmesh.net.pool.program, "run_pool", run_pool)
-    monkeypatch.setattr(taskmesh.net.pool.modules, "check_modules", lambda modules: None)
+    monkeypatch.setattr(taskmesh.pool.program, "run_pool", run_pool)
+    monkeypatch.setattr(taskmesh.pool.modules, "check_modules", lambda modules: None)
     return read
 
 

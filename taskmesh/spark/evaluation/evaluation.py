@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from taskmesh.errors import ConfigError, FunctionUnavailable
-from taskmesh.pool.coroutines import runnable
+from taskmesh.pool.slots.coroutines import runnable
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.payload import loads
 from taskmesh.shm.files import Buffer

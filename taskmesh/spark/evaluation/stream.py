@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.nested_client import client_here
 from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.context import current_task
 from taskmesh.errors import TaskMeshError
-from taskmesh.future import TaskFuture
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.evaluation import command as commands
 from taskmesh.spark.evaluation import piece

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.link.endpoints import IPC, tcp_parts
 from taskmesh.mesh import Mesh
-from taskmesh.net.endpoints import IPC, tcp_parts
 
 EVERY_INTERFACE: Final = frozenset({"*", "0.0.0.0", "[::]"})  # noqa: S104  hosts to listen at, not to dial
 

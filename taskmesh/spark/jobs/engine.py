@@ -10,11 +10,12 @@ from concurrent.futures import CancelledError
 from typing import Any, Final, NamedTuple, Protocol
 
 from taskmesh import context
+from taskmesh.client.futures.future import TaskFuture
+from taskmesh.client.futures.outcome import Success, error_of
 from taskmesh.client.group import TaskGroup
 from taskmesh.client.submitter import client_of
 from taskmesh.errors import TaskMeshError
-from taskmesh.future import TaskFuture
-from taskmesh.outcomes.outcome import Success, error_of
+from taskmesh.messages.runs import Failed
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.payload import Payload
 from taskmesh.serialize.values import class_name, error_text
@@ -25,7 +26,6 @@ from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import SparkTask
 from taskmesh.spark.jobs.watchdog import Watchdog
 from taskmesh.spark.steps.errors import MeshSchemaError, MeshTaskError
-from taskmesh.wire.runs import Failed
 
 KEPT_S: Final = 600.0
 """Seconds for which the hub keeps the outcomes of pieces."""

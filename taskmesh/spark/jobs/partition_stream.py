@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.group import TaskGroup
 from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.client.submitter import client_of
 from taskmesh.errors import TaskMeshError
-from taskmesh.future import TaskFuture
+from taskmesh.messages.runs import ARROW_IPC
 from taskmesh.retry import Retry
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.evaluation import piece
@@ -35,7 +36,6 @@ from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import SparkTask
 from taskmesh.spark.jobs.watchdog import LOOK_S, Watchdog
 from taskmesh.spark.steps.errors import MeshTaskError
-from taskmesh.wire.runs import ARROW_IPC
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from pyspark.serializers import (
 
 from taskmesh.client.options import Chunksize, fixed_chunksize
 from taskmesh.errors import ConfigError
+from taskmesh.messages.runs import PICKLE
 from taskmesh.spark.jobs.batch_size import FIXED
 from taskmesh.spark.jobs.pickled_batch import ChunkPartition, PickledPartition
 from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.steps.chunks import ChunkForm, ChunkStep
-from taskmesh.wire.runs import PICKLE
 
 
 class MeshRDD:

@@ -9,11 +9,11 @@ from typing import Any, Final
 from taskmesh.client.functions import function_name
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError, SerializationError
+from taskmesh.messages.runs import ARROW_IPC
 from taskmesh.retry import Retry
 from taskmesh.serialize.code import dump_function
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import app_id
-from taskmesh.wire.runs import ARROW_IPC
 
 
 def function_bytes(task: Callable[..., Any]) -> bytes:

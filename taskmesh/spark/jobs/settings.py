@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from taskmesh.errors import ConfigError
-from taskmesh.net.endpoints import Endpoints
+from taskmesh.link.endpoints import Endpoints
 from taskmesh.settings.setting import (
     MOST,
     Directory,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from taskmesh.outcomes.outcome import Success
+from taskmesh.client.futures.outcome import Success
 from taskmesh.spark.jobs.batch_size import BatchSizer
 from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.engine import Engine

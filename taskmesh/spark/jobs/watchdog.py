@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from taskmesh.client.client import Client
+from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import TaskMeshError
-from taskmesh.future import TaskFuture
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.steps.errors import MeshGatewayLost, NoMeshWorkers
 

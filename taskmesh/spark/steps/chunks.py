@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal
 
-from taskmesh.pool.coroutines import runnable
+from taskmesh.pool.slots.coroutines import runnable
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.payload import dumps_bytes, loads
 

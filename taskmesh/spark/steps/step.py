@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 import pyarrow as pa
 
-from taskmesh.pool.coroutines import runnable
+from taskmesh.pool.slots.coroutines import runnable
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.values import error_text
 from taskmesh.shm.files import Buffer

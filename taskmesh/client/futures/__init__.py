@@ -1,0 +1,1 @@
+"""Futures: their outcomes, who waits for them, and how they end together."""

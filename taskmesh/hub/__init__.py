@@ -1,0 +1,1 @@
+"""The hub: sockets, journal and limits of the process around its machine."""

@@ -1,0 +1,85 @@
+"""Failures: their kinds, what people are shown of them, and when a task is tried again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from taskmesh.core.ids import SEQ_MASK
+from taskmesh.hub.machine.books.states import TaskRecord
+from taskmesh.messages.runs import Failed
+
+CRASHES = frozenset({"crash", "oom"})
+"""Kinds after which the slot is gone: they are counted against `hub.crash_limit`."""
+REFUSALS = frozenset({"function", "signature"})
+"""Kinds after which another pool may have more luck: the task has not begun."""
+RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
+"""Kinds that the task's own retries are for."""
+POOLS_DIED = (
+    "pools died while they ran this task, the last one with nothing else. It probably needs more memory than "
+    "a pool has, and the kernel then kills the whole pool. Give workers more memory, or raise "
+    "hub.pool_loss_limit"
+)
+TOLD_TEXT, TOLD_TRACE = 500, 4_000
+"""Characters of a failure's text and traceback that are shown."""
+RECENT = 1_000
+"""Bad ends that are kept for whoever asks why a task failed."""
+
+
+class RecentFailures:
+    """The latest bad ends of tasks, as people see them.
+
+    Attributes:
+        by_task: the ends, by task id; RECENT of them.
+    """
+
+    def __init__(self) -> None:
+        self.by_task: OrderedDict[int, dict[str, object]] = OrderedDict()
+
+    def remember(self, record: TaskRecord, told: Failed, tasks: Iterable[int], user: str) -> None:
+        """Keep a bad end for whoever asks why, by the ids of all tasks that have ended with it.
+
+        Args:
+            record: the task.
+            told: how it has ended.
+            tasks: the ids.
+            user: the user whose task it is.
+        """
+        where = f"attempt {told.attempt} on {told.worker or '?'}"
+        end: dict[str, object] = {
+            "name": record.spec.spec.name,
+            "user": user,
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "attempt": told.attempt,
+            "worker": told.worker,
+            "history": told.history,
+            "why": f"{where}: {told.kind} {in_words(told)}"[:TOLD_TEXT],
+        }
+        self.by_task.update(dict.fromkeys(tasks, end))
+        while len(self.by_task) > RECENT:
+            self.by_task.popitem(last=False)
+
+
+def in_words(failure: Failed) -> str:
+    return f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
+
+
+def shown(failure: Failed, attempt: int) -> dict[str, object]:
+    """Return a failure as people see it, whose attempt has this number for them."""
+    return {
+        "attempt": attempt,
+        "worker": failure.worker,
+        "kind": failure.kind,
+        "type": failure.type_name,
+        "text": failure.text[:TOLD_TEXT],
+        "traceback": failure.traceback[-TOLD_TRACE:],
+    }
+
+
+def jitter_of(task: int, times: int) -> float:
+    """A number in [0, 1) that depends on the task and the retry only (splitmix64)."""
+    z = (task ^ (task >> 64) ^ (times * 0x9E3779B97F4A7C15)) & SEQ_MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & SEQ_MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & SEQ_MASK
+    return ((z ^ (z >> 31)) >> 11) / (1 << 53)

@@ -1,0 +1,490 @@
+"""The hub machine: ledger, ventilator, collector and sessions behind one `handle`."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from taskmesh.core import events as ev
+from taskmesh.core.actions import HubAction, WriteJournal
+from taskmesh.hub.machine.adoption import Adoption
+from taskmesh.hub.machine.attachments import Attachments
+from taskmesh.hub.machine.books.client_session import ClientSession
+from taskmesh.hub.machine.books.lanes import Lane
+from taskmesh.hub.machine.books.states import Cause, TaskRecord
+from taskmesh.hub.machine.cancellations import Cancellations
+from taskmesh.hub.machine.clients import Clients
+from taskmesh.hub.machine.collector import NOBODY, Collector
+from taskmesh.hub.machine.invariants import check_hub
+from taskmesh.hub.machine.journal_events import JournalEvents
+from taskmesh.hub.machine.owners import Owners
+from taskmesh.hub.machine.pools import PoolSessions
+from taskmesh.hub.machine.promises import Promises
+from taskmesh.hub.machine.schedules import Schedules
+from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.hub.machine.sink_values import SinkValues
+from taskmesh.hub.machine.state import HubState
+from taskmesh.hub.machine.submission import Submissions
+from taskmesh.hub.machine.ventilator import Ventilator
+from taskmesh.hub.machine.views.letter_views import LetterViews
+from taskmesh.hub.machine.views.views import TO_POOLS, Views
+from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.runs import Progress
+
+Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
+MOST_SPECS = 999
+"""Specs that are kept, but for those of live tasks."""
+
+
+class HubMachine:
+    """Decides everything that a hub does; performs nothing.
+
+    The same events at the same times give the same actions. Call `handle` with a Tick no later than
+    `deadline`.
+
+    Attributes:
+        state: the books.
+    """
+
+    def __init__(self, config: HubSettings, now: float) -> None:
+        self.config = config
+        self.state = state = HubState(config, now)
+        self.collector = Collector(state)
+        self.cancellations = Cancellations(state, self.collector)
+        self.adoption = Adoption(state, self.collector, self.cancellations)
+        self.pools = PoolSessions(state, self.collector, self.adoption)
+        self.ventilator = Ventilator(state)
+        self.schedules = Schedules(state)
+        self.sink_values = SinkValues(state, self.collector)
+        self.owners = Owners(state, self.pools, self.schedules)
+        self.clients = Clients(
+            state, self.cancellations, self.schedules, self.sink_values, owners=self.owners
+        )
+        self.attachments = Attachments(state, self.collector, self.adoption)
+        self.promises = Promises(state, self.collector)
+        self.submissions = Submissions(
+            state,
+            self.collector,
+            cancellations=self.cancellations,
+            adoption=self.adoption,
+            attachments=self.attachments,
+            pools=self.pools,
+            ventilator=self.ventilator,
+            schedules=self.schedules,
+            sink_values=self.sink_values,
+            owners=self.owners,
+        )
+        self.views = Views(
+            state,
+            self.collector,
+            self.cancellations,
+            pools=self.pools,
+            clients=self.clients,
+            schedules=self.schedules,
+        )
+        self.letters = LetterViews(state.letters)
+        self.journal: JournalEvents | None = None
+        if state.journal is not None:
+            self.journal = JournalEvents(
+                state,
+                state.journal,
+                self.submissions,
+                self.collector,
+                clients=self.clients,
+                schedules=self.schedules,
+                views=self.views,
+            )
+        self._sweep_at = now
+
+    # --- the machine contract -----------------------------------------------------------------------------
+
+    def take(self, event: object, now: float) -> None:
+        """Take in one event."""
+        self._pass(now)
+        if isinstance(event, ev.FromPool):  # a class pattern that takes fields, or fails, takes longer
+            self._on_pool_message(event, now)
+        elif isinstance(event, ev.FromClient):
+            self._from_client(event, now)
+        elif isinstance(event, ev.RareHubEvent):
+            self._on_others(event, now)
+        elif not isinstance(event, ev.Tick):
+            raise TypeError(f"not an event of a hub: {event!r}")
+
+    def act(self, now: float) -> list[HubAction]:
+        """Return what is to be done after the events that were taken in; see `link.shell.Machine`."""
+        self._pass(now)
+        self._finish(now)
+        actions = self.state.out
+        self.state.out = []
+        return actions
+
+    def _on_others(self, event: ev.RareHubEvent, now: float) -> None:
+        match event:
+            case ev.LaneOpened() | ev.LaneLost() | ev.LinksLost() | ev.ClientGone():
+                self._on_link(event, now)
+            case ev.JournalRead() | ev.JournalWritten() | ev.JournalTold():
+                if self.journal is not None:
+                    self.journal.on_event(event, now)
+            case ev.Revoked(users=users):
+                self.clients.on_revoked(users)
+            case ev.Shortage(text=text):
+                self.views.shortage = text
+            case ev.Clock(offset=offset):
+                self.schedules.on_clock(offset)
+            case _:
+                assert_never(event)
+
+    @property
+    def deadline(self) -> float:
+        state = self.state
+        now = state.now
+        if self.cancellations.pending or state.dependencies.is_settling or self.clients.is_behind:
+            return now
+        first = min(self._sweep_at, now + self.config.stall / 2, self.schedules.deadline)
+        timer = state.ledger.timers.deadline
+        if timer is not None:
+            first = min(first, timer)
+        if state.recovery.waiting:
+            first = min(first, state.recovery.deadline)
+        if state.ledger.limits.counters:
+            limits = state.ledger.limits
+            first = min(first, limits.deadline)
+            if limits.recovers:
+                first = min(first, state.recovery.deadline)
+        if state.acks_due:
+            first = min(first, next(iter(state.acks_due.values())))
+        if len(state.lanes) > 1 and state.ledger.tasks:
+            recall = self.ventilator.recall_deadline()
+            if recall is not None:
+                first = min(first, recall)
+        return first
+
+    def _finish(self, now: float) -> None:
+        """Does what events may have made due; the order of these steps is the order of their actions."""
+        state = self.state
+        ledger = state.ledger
+        if now >= self._sweep_at:
+            self._sweep(now)
+        is_behind = self.cancellations.pending or state.recovery.waiting or self.clients.is_behind
+        if is_behind or now >= self.schedules.deadline:
+            self._go_on(now)
+        ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
+        if state.dependencies.is_settling:
+            state.dependencies.settle(now, self.collector.finish)
+        self.cancellations.publish()
+        if state.acks_due:
+            self.submissions.acknowledge_due(now)
+        if state.sinks.news:
+            state.out += state.sinks.deliveries(now)
+        if state.news:
+            self._deliver(now)  # before what tells pools that they need not keep them any more
+        if ledger.limits.counters:
+            self._pass_limits(now)  # after all that queues tasks, before what pushes them
+        if ledger.backlog.routes or ledger.suspects.routes or self.ventilator.lone is not None:
+            state.out += self.ventilator.dispatch(now)
+        if len(state.lanes) > 1 and ledger.tasks:
+            self._recall(self.ventilator.recalls(now))
+        self._write()
+
+    def _write(self) -> None:
+        state = self.state
+        journal = state.journal
+        if journal is not None and (journal.changes or journal.is_whole):
+            state.out.append(WriteJournal(*journal.take()))
+
+    def _go_on(self, now: float) -> None:
+        """Does the next portion of what takes longer than one event may."""
+        self.clients.go_on()
+        self.state.recovery.release(now)
+        if now >= self.schedules.deadline:
+            self.schedules.fire()
+
+    def _pass_limits(self, now: float) -> None:
+        limits = self.state.ledger.limits
+        limits.pass_to(now)
+        if limits.recovers and self.state.recovery.is_over(now):
+            limits.recovered()
+
+    def _recall(self, recalls: list[tuple[Lane, int]]) -> None:
+        epoch = self.config.epoch
+        for lane, count in recalls:
+            self.state.publish(lane.pool, m.Recall(epoch, lane.session, count))
+
+    def _deliver(self, now: float) -> None:
+        """Send clients what they may have of their outcomes.
+
+        A client that is there and takes no results gets no more made: completions are always taken in.
+        """
+        state = self.state
+        withheld, most = state.ledger.backlog.withheld, self.clients.most_kept
+        for client in state.news:
+            session = state.clients.get(client)
+            if session is not None and session.size > most and session.linked:
+                withheld.add(client)
+            elif withheld and client not in self.cancellations.pending:
+                withheld.discard(client)
+            if session is not None:
+                if state.journal is not None and not session.credit:  # nothing is lost on the way to it
+                    state.journal.delivered(client, *session.ready, state.specs)
+                deliveries = session.deliveries(now)
+                if deliveries:
+                    state.out += deliveries
+                    state.acks_due.pop(client, None)  # they say it
+        state.news.clear()
+
+    # --- pools --------------------------------------------------------------------------------------------
+
+    def _on_pool_message(self, event: ev.FromPool, now: float) -> None:
+        message = event.message
+        if isinstance(message, m.Results):
+            self._on_results(message, now)
+            return
+        match message:
+            case m.Beat():
+                notice = self.pools.on_beat(message, now)
+                if notice is not None:
+                    self._notify(notice)
+            case m.Hello():
+                refusal = self.owners.refusal_of_pool(message, event.user, event.token)
+                if refusal:
+                    self._refuse(event.user, refusal)
+                else:
+                    self.pools.on_hello(message, now, event.user, event.token)
+            case m.Misrouted(pool=pool, session=session):
+                self.state.log("pool.misrouted", {"pool": pool, "session": session})
+            case m.Bye() | m.PoolNeedSpec() | m.SlotGone():
+                lane = self.pools.current(message.epoch, message.session)
+                if lane is not None:
+                    self._in_session(lane, message)
+            case _:
+                assert_never(message)
+
+    def _in_session(self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone) -> None:
+        match message:
+            case m.Bye(sent=sent):
+                self.pools.on_bye(lane.session, sent)
+            case m.PoolNeedSpec(specs=specs):
+                lane.known_specs.difference_update(specs)
+            case m.SlotGone(pid=pid):
+                self.clients.on_slot_gone(f"{lane.pool}/{pid}", lane.user)
+            case _:
+                assert_never(message)
+
+    def _on_results(self, results: m.Results, now: float) -> None:
+        collector = self.collector
+        lane = self.pools.current(results.epoch, results.session)
+        if lane is None:
+            self._on_late_results(results)
+            return
+        lane.heard = now
+        if results.done or results.failed:
+            lane.progress = now
+        if not lane.reports.take(results.number):
+            return
+        lane.latency(now - results.echo - results.held if results.echo else None, results.lag)
+        if results.done or results.failed:
+            lane.recalls = 0
+        if results.told:
+            notice = self.pools.last_progress(lane, results.told)
+            if notice is not None:
+                self._notify(notice)
+        for run in results.done:
+            collector.on_done(run, lane.session)
+        for failure in results.failed:
+            collector.on_failed(failure, lane.session, now)
+        for held in results.returned:
+            collector.on_returned(held, lane.session)
+
+    def _on_late_results(self, results: m.Results) -> None:
+        """Of a session that is over, or of another hub's, only successes count."""
+        ours = results.epoch == self.config.epoch and results.session > 0
+        for run in results.done:
+            self.collector.on_done(run, results.session if ours else NOBODY)
+
+    def _notify(self, notice: m.Notice) -> None:
+        """Pass news of running tasks on to the clients that are there."""
+        by_client: dict[int, list[Progress]] = {}
+        for progress in notice.progress:
+            by_client.setdefault(progress.client, []).append(progress)
+        for client, progress_list in by_client.items():
+            session = self.state.clients.get(client)
+            if session is not None and session.present:
+                self.state.send(client, m.Notice(progress_list))
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def _refuse(self, user: str, reason: str) -> None:
+        """Log that a message does not count. The sockets answer it, as only they know its link."""
+        self.state.log("message.refused", {"from": user, "error": reason})
+
+    def _from_client(self, event: ev.FromClient, now: float) -> None:
+        if self.owners.is_another_s(event.client, event.user):
+            self._refuse(event.user, "this client session belongs to another key")
+        else:
+            self._on_client_message(event.client, event.message, event.user, now)
+
+    def _on_client_message(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
+        if isinstance(message, m.ClientHello):
+            self.clients.on_hello(message, now, user)
+            return
+        session = self.state.clients.get(client)
+        if session is None:
+            self.state.send(client, m.ClientRefused())
+            return
+        session.hear(now)
+        if isinstance(message, m.Submit):
+            self.submissions.on_submit(session, message, now)
+            return
+        match message:
+            case m.ResultAck(epoch=epoch, number=number):
+                self.submissions.on_result_ack(session, epoch, number, now)
+            case m.CancelTasks(seqs=seqs, unstarted=unstarted):
+                self.submissions.on_cancel(client, seqs, unstarted)
+            case m.ClientBye(cancel=cancel):
+                self.clients.on_bye(session, cancel=cancel)
+            case m.ClientBeat():
+                self._on_client_beat(session, message)
+            case m.SinkReport():
+                self._on_sink_report(session, message, now)
+            case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
+                self._on_request(client, message, user, now)
+            case _:
+                assert_never(message)
+
+    def _on_request(self, client: int, request: Request, user: str, now: float) -> None:
+        answer: m.Answer | None = None
+        match request:
+            case m.Query():
+                answer = self.letters.answer(request, user) or self.views.answer(request, now, user)
+            case m.Command():
+                answer = self.letters.obey(request) or self.views.obey(request, now)
+            case m.Fulfil():
+                answer = self.promises.on_fulfil(client, request, now)
+            case m.PutSchedule() | m.DropSchedule():
+                answer = self._on_schedule(request, user)
+            case _:
+                assert_never(request)
+        if answer is None or not answer.number:
+            return
+        is_of_pools = isinstance(request, m.Command) and request.verb in TO_POOLS
+        if self.journal is None or is_of_pools or isinstance(request, m.Query):
+            self.state.send(client, answer)
+        else:
+            self.journal.answer(client, answer)
+
+    def _on_schedule(self, request: m.PutSchedule | m.DropSchedule, user: str) -> m.Answer:
+        if refusal := self.owners.refusal(request, user):
+            return m.Answer(request.number, None, refusal)
+        if isinstance(request, m.PutSchedule):
+            return m.Answer(request.number, None, self.schedules.declare(request.declaration, user))
+        return m.Answer(request.number, self.schedules.remove(request.name, "a program asked for it"))
+
+    def _on_client_beat(self, session: ClientSession, beat: m.ClientBeat) -> None:
+        """A client lives; it is to say hello if it waits for an earlier hub."""
+        if beat.epoch in (0, self.config.epoch):
+            self.clients.on_beat(session)
+        else:
+            self.state.send(session.client, m.ClientRefused())
+
+    def _on_sink_report(self, session: ClientSession, report: m.SinkReport, now: float) -> None:
+        """A client takes from a sink: tasks whose outcomes it has acknowledged have ended for theirs."""
+        client = session.client
+        if not self.owners.may_name(session):
+            self.state.send(
+                client, m.SinkReportAck(report.sink, report.generation, report.number, known=False)
+            )
+            return
+        report = replace(report, sink=self.state.owned(client, report.sink))
+        consumer, acked = self.state.sinks.report(client, report, now)
+        after = max([self.collector.acknowledged(outcome) for outcome in acked], default=0)
+        if acked:
+            self.sink_values.go_on(report.sink)
+            self.sink_values.wake()
+        self.state.send(client, self.state.sinks.told(report, consumer, after))
+
+    # --- links --------------------------------------------------------------------------------------------
+
+    def _on_link(self, event: ev.LaneOpened | ev.LaneLost | ev.LinksLost | ev.ClientGone, now: float) -> None:
+        match event:
+            case ev.LaneOpened(session=session, endpoint=endpoint):
+                self.pools.on_lane_opened(session, endpoint)
+            case ev.LaneLost(session=session):
+                self.pools.on_lane_lost(session)
+            case ev.LinksLost(session=session):
+                self.pools.on_links_lost(session, now)
+            case ev.ClientGone(client=client):
+                self.clients.on_gone(client)
+            case _:
+                assert_never(event)
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def _pass(self, now: float) -> None:
+        """Let time pass; where it did so at once, the hub stood still, and nobody is late for that."""
+        gap = now - self.state.now
+        if gap > self.config.stall:
+            self._extend(gap)
+        if gap > 0:
+            self.state.now = now
+
+    def _extend(self, gap: float) -> None:
+        self.pools.extend(gap)
+        self.state.recovery.extend(gap)
+        self.state.unclaimed.extend(gap)
+        self.state.sinks.extend(gap)
+        for session in self.state.clients.values():
+            session.heard += gap
+
+    def _sweep(self, now: float) -> None:
+        """Do the periodic work: leases, silent clients, unacknowledged deliveries, eviction of specs."""
+        config = self.config
+        self._sweep_at = now + min(0.25, config.lease / 8)
+        self.pools.check_leases(now)
+        self.clients.count_slots_anew()
+        self._recall(self.ventilator.overdue(now))
+        self.state.out += self.ventilator.forget_unused(now)
+        for session in list(self.state.clients.values()):
+            if session.credit and not session.lost and now - session.heard >= config.client_grace:
+                self.clients.on_silence(session, now)
+            if now >= session.resend_deadline:
+                self.state.out += session.again(now)
+        self.state.out += self.state.sinks.sweep(now)
+        self.sink_values.wake()
+        self.clients.forget_absent(now)
+        self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
+        self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
+        self.state.ledger.limits.sweep()
+        self.clients.drop_bound(now)
+        self.state.unclaimed.sweep(now)
+        self.attachments.sweep()
+        if self.journal is not None:
+            self.journal.sweep()
+        self._forget_specs()
+        self.state.result_cache.sweep(now)
+        self.state.letters.sweep(self.state.wall)
+
+    def _forget_specs(self) -> None:
+        """Drop specs that no live task needs, while they take more than their share of memory."""
+        gone = self.state.ledger.resting.evict(MOST_SPECS, self.config.spec_bytes)
+        for number in gone:
+            del self.state.specs[number]
+        for lane in self.state.lanes.values() if gone else ():
+            lane.known_specs.difference_update(gone)
+
+    def _expire(self, record: TaskRecord, cause: Cause) -> None:
+        """It has not started in time, or before its client gave it up."""
+        if cause is Cause.EXPIRE:
+            self.collector.expire(record)
+            return
+        for task in record.more().unwanted:
+            self.cancellations.cancel(task)
+
+    # --- views --------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, object]:
+        return self.views.status(self.state.now)
+
+    def check(self) -> None:
+        """Raise AssertionError when the machine's own books do not agree; for tests."""
+        check_hub(self.state)

@@ -1,0 +1,500 @@
+"""The ventilator: RFC 30's round-robin over available peers; a peer is a pool, its queue the credit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from taskmesh.core.actions import PushTasks
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
+from taskmesh.hub.machine.books.backlog import AnyRouteQueue, LimitedRouteQueue, Route, RouteQueue, group_of
+from taskmesh.hub.machine.books.lanes import READY, Lane, LaneState
+from taskmesh.hub.machine.books.spec_entry import SpecEntry
+from taskmesh.hub.machine.books.states import SUSPECT, State, TaskRecord
+from taskmesh.hub.machine.state import HubState
+from taskmesh.messages.mesh_messages import Tasks
+from taskmesh.messages.runs import LaneRun
+
+MAX_MESSAGE = 512
+"""Most tasks in one lane message: its pool hands them out while the next one is made."""
+MOST_AT_ONCE = 1 << 30
+"""Tasks that may start where no sink bounds them."""
+UNSEEN = 1 << 20
+"""Bytes that a result is taken for that goes to a sink, until one of its task function has come."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""Payload bytes after which a lane message is closed."""
+RECALL_AFTER = 0.005
+"""A lane that reports nothing for so long while another is idle gives its unstarted tasks back."""
+RECALL_AGAIN = 0.020
+"""Then again, later and later while it has nothing to report: what came back may be its own to run."""
+MAX_RECALLS = 6
+FEW_QUEUES = 8
+"""Queues of which the lanes are looked up one by one; with more of them every lane is looked at."""
+NO_LANES: Mapping[int, Lane] = {}
+ALONE = 10.0
+"""Seconds that a lane is reserved for a suspect until it is empty, and then for the suspect until it ends."""
+
+
+class Load:
+    """The tasks of one lane message while it is filled.
+
+    Attributes:
+        runs: for the message. records: their tasks. size: their payloads' bytes.
+    """
+
+    __slots__ = ("_before", "_cost", "_lane", "_seconds", "records", "runs", "size")
+
+    def __init__(self, lane: Lane, specs: dict[int, SpecEntry]) -> None:
+        self.runs: list[LaneRun] = []
+        self.records: list[TaskRecord] = []
+        self.size = 0
+        self._lane = lane
+        self._seconds = lane.load(specs)
+        self._cost = 0.0
+        self._before = 0
+
+    def room(self, entry: SpecEntry, idle: int) -> int:
+        """Return how many tasks of a spec fit; at least one for each idle slot."""
+        taken, horizon = len(self.records), self._lane.credit.horizon
+        self._seconds += self._cost * (taken - self._before)
+        self._cost, self._before = self._lane.credit.cost(entry.service, entry.result_size), taken
+        free = self._lane.slots * horizon - self._seconds
+        fits = math.ceil(free / self._cost) if self._cost < horizon and free > 0 else 0
+        return max(fits, idle - taken)
+
+    def begin(
+        self, entry: SpecEntry, client: int, attempt: int, returns: int
+    ) -> tuple[list[int], list[object]]:
+        """A new run; returns the lists that its tasks' numbers and payloads go into."""
+        run = LaneRun(entry.number, client, attempt, returns, [], [])
+        self.runs.append(run)
+        return run.seqs, run.payloads
+
+
+class Ventilator:
+    """Pushes queued tasks to lanes with room, in rotation; recalls from lanes that are stuck."""
+
+    def __init__(self, hub: HubState) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
+        self._last = 0
+        self._stuck_lanes: list[Lane] = []
+        self.lone: TaskRecord | None = None
+
+    def offer(self, record: TaskRecord) -> bool:
+        """Take a task that comes alone past the queue, if nothing waits; return False if it is to be queued.
+
+        It spares the hub two fifths of what it does before a lone task leaves.
+        """
+        if self.lone is not None:
+            self._queue_lone()
+        ledger = self._ledger
+        if ledger.backlog.routes or ledger.suspects.routes or record.part is not None:
+            return False  # limits are asked in the queue
+        self.lone = record
+        return True
+
+    def _queue_lone(self) -> None:
+        lone, self.lone = self.lone, None
+        if lone is not None and lone.state is State.QUEUED:
+            self._ledger.backlog.push_front(
+                self._ledger.route_of(lone), lone.spec.priority, group_of(lone), lone
+            )
+
+    def dispatch(self, now: float) -> list[PushTasks]:
+        """Push what can be pushed; one message per lane and round."""
+        pushes: list[PushTasks] = []
+        if self.lone is not None:
+            push = self._push_to_idle_lane(self.lone, now)
+            if push is not None:
+                self.lone = None
+                return [push]
+            self._queue_lone()
+        if self._ledger.suspects.routes:
+            for route_queue in self._ledger.suspects.route_queues():
+                self._dispatch_alone(route_queue, now, pushes)
+        reserved: set[int] = set()
+        able = self._serving(self._ledger.backlog.queues)
+        lanes = [lane for lane in able if not lane.full and self._is_open(lane, now)]
+        for route_queue in self._in_turn(lanes):
+            if isinstance(route_queue, RouteQueue):
+                self._dispatch_route_queue(route_queue, lanes, now, pushes, reserved)
+            else:
+                self._dispatch_limited(route_queue, lanes, now, pushes, reserved)
+        return pushes
+
+    def _serving(self, queues: Collection[str]) -> Iterable[Lane]:
+        """Lanes by session, all that serve one of some queues: there may be a thousand others."""
+        serving = self._hub.serving
+        if len(queues) == 1:
+            return serving.get(next(iter(queues)), NO_LANES).values()
+        if len(queues) > FEW_QUEUES:
+            return self._hub.lanes.values()
+        found: dict[int, Lane] = {}
+        for queue in queues:
+            found.update(serving.get(queue, NO_LANES))
+        return [found[session] for session in sorted(found)]
+
+    def _in_turn(self, lanes: list[Lane]) -> list[AnyRouteQueue]:
+        """Route queues by their priority, equal ones in turn: a busy queue starves no other.
+
+        Of several routes only those of queues that these serve: of others there may be thousands.
+        """
+        backlog = self._ledger.backlog
+        if len(backlog.routes) < 2 or not lanes:
+            return backlog.route_queues() if lanes else []
+        return backlog.route_queues(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
+
+    def _dispatch_route_queue(
+        self,
+        route_queue: RouteQueue,
+        every: list[Lane],
+        now: float,
+        pushes: list[PushTasks],
+        reserved: set[int],
+    ) -> None:
+        """Push what can be pushed of one route queue.
+
+        Args:
+            every: the lanes that may be given anything.
+            reserved: sessions for which a route queue waits whose turn comes first. A task that goes to a
+                free slot only would never find one, were another queue's put behind running ones.
+        """
+        route, before = route_queue.route, len(pushes)
+        room = self._room_in_sink(route_queue) if route[3] else MOST_AT_ONCE
+        lanes = [
+            lane for lane in every if not lane.full and lane.session not in reserved and lane.serves(route)
+        ]
+        turn = self._turn(lanes)
+        full: list[int] = []
+        while lanes and room > 0:
+            head = route_queue.head()
+            if head is None:
+                break
+            turn %= len(lanes)
+            lane = lanes[turn]
+            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, self._hub.specs):
+                full.append(lane.session)
+                del lanes[turn]
+                continue
+            if lane.breaker.refused and self._is_spared(lane, head.spec):
+                del lanes[turn]
+                continue
+            self._last = lane.session
+            turn += 1
+            share = MAX_MESSAGE
+            if len(lanes) > 1:
+                share = max(route_queue.size // (2 * len(lanes)), lane.worth(head.spec))
+            load = self._load(lane, route_queue, min(share, MAX_MESSAGE, room), head.spec)
+            room -= len(load.records)
+            if self._hub.dependencies.values:
+                load.size += self._hub.dependencies.attach(load.runs, load.records, lane.session)
+            lane.pushed(load.size)
+            pushes.append(PushTasks(lane.session, self._message(lane, load.runs, load.records, now)))
+        else:
+            reserved.update(full)
+        if len(pushes) > before:
+            self._ledger.backlog.served(route_queue)
+        else:
+            self._ledger.backlog.forget_empty(route_queue)
+
+    def _dispatch_limited(
+        self,
+        route_queue: LimitedRouteQueue,
+        every: list[Lane],
+        now: float,
+        pushes: list[PushTasks],
+        reserved: set[int],
+    ) -> None:
+        """Push tasks that all their limits let go to slots that are idle, one at a time, never ahead.
+
+        A task sent ahead would take permits while it waits. So that one does not wait for ever where others
+        are sent ahead, the lane that will be idle first gets nothing else meanwhile.
+
+        Args:
+            every, reserved: as in `_dispatch_route_queue`.
+        """
+        before = len(pushes)
+        lanes = [lane for lane in every if lane.session not in reserved and lane.serves(route_queue.route)]
+        if route_queue.route[3] and not self._room_in_sink(route_queue):
+            lanes.clear()
+        idle = [lane for lane in lanes if lane.outstanding < lane.slots]
+        turn = self._turn(idle)
+        while lanes:
+            head = route_queue.head()
+            if head is None:
+                break
+            if not idle:
+                specs = self._hub.specs  # a lane of long tasks is idle late, one of many short ones soon
+                reserved.add(min(lanes, key=lambda lane: lane.load(specs) / max(1, lane.slots)).session)
+                break
+            turn %= len(idle)
+            lane = idle[turn]
+            if lane.breaker.refused and self._is_spared(lane, head.spec):
+                idle.remove(lane)
+                lanes.remove(lane)
+                continue
+            self._last = lane.session
+            route_queue.take(1)
+            pushes.append(self._push_one(lane, head, now))
+            if lane.outstanding < lane.slots:
+                turn += 1
+            else:
+                del idle[turn]
+        if len(pushes) > before:
+            self._ledger.backlog.served(route_queue)
+        else:
+            self._ledger.backlog.forget_empty(route_queue)
+
+    def _dispatch_alone(self, route_queue: AnyRouteQueue, now: float, pushes: list[PushTasks]) -> None:
+        """Give suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
+
+        Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
+        suspect goes beside others, to a free slot, and others go beside it. A pool without a slot that works,
+        or that refuses its function, is the emptiest of all, and no good to it.
+        """
+        while (head := route_queue.head()) is not None:
+            if head.losses < SUSPECT:  # its pool had not died: it came back with the task
+                route_queue.take(1)
+                self._ledger.backlog.push_front(route_queue.route, route_queue.priority, group_of(head), head)
+                continue
+            lanes = [
+                lane
+                for lane in self._hub.lanes.values()
+                if lane.state is READY
+                and lane.slots
+                and lane.serves(route_queue.route)
+                and not (lane.breaker.refused and self._is_spared(lane, head.spec))
+            ]
+            lane = min(lanes, key=lambda lane: lane.outstanding, default=None)
+            if lane is not None and lane.outstanding:
+                chosen = [other for other in lanes if other.alone_until]
+                if not chosen:
+                    lane.alone_until = now + ALONE
+                waited = not any(other.alone_until > now for other in chosen)
+                free = [other for other in chosen if other.outstanding < other.slots]
+                lane = free[0] if free and waited else None
+            if lane is None:
+                break
+            (record,) = route_queue.take(1)
+            lane.alone_until = now + ALONE
+            pushes.append(self._push_one(lane, record, now))
+        self._ledger.suspects.forget_empty(route_queue)
+
+    def _load(self, lane: Lane, route_queue: RouteQueue, count: int, first: SpecEntry) -> Load:
+        """Take up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
+
+        Args:
+            first: the spec of the task whose turn it is.
+        """
+        idle, load = lane.slots - lane.outstanding, Load(lane, self._hub.specs)
+        window = min(count, lane.most - lane.outstanding)
+        records, size = load.records, 0
+        entry, left = first, load.room(first, idle)
+        seqs: list[int] = []
+        payloads: list[object] = []
+        client = attempt = returns = -1
+        while (taken := len(records)) < window and (head := route_queue.head()) is not None:
+            if head.spec is not entry:
+                if lane.breaker.refused and self._is_spared(lane, head.spec):
+                    break
+                entry, client = head.spec, -1
+                left = load.room(entry, idle)
+            if left <= 0 or (size > MAX_MESSAGE_BYTES and taken >= idle):
+                break
+            part = route_queue.take(min(window - taken, left), max(1, MAX_MESSAGE_BYTES - size))
+            left -= len(part)
+            for record in part:
+                if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
+                    client, attempt, returns = record.id >> SEQ_BITS, record.attempt, record.returns
+                    seqs, payloads = load.begin(entry, client, attempt + 1, returns)
+                records.append(record)
+                seqs.append(record.id & SEQ_MASK)
+                payloads.append(record.payload)
+                size += len(record.payload)
+        load.size = size
+        return load
+
+    def _push_to_idle_lane(self, record: TaskRecord, now: float) -> PushTasks | None:
+        """A task alone needs no queue: it goes to the lane whose turn it is, if a slot is idle there."""
+        ledger = self._ledger
+        if record.state is not State.QUEUED or ledger.backlog.routes or ledger.suspects.routes:
+            return None
+        if record.spec.route[3]:  # it may be full
+            return None
+        lane = self._next_lane(record.spec.route, now)
+        if lane is None or lane.outstanding >= lane.slots:
+            return None
+        if lane.breaker.refused and self._is_spared(lane, record.spec):
+            return None
+        self._last = lane.session
+        return self._push_one(lane, record, now)
+
+    def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> PushTasks:
+        task, entry = record.id, record.spec
+        run = LaneRun(
+            entry.number,
+            task >> SEQ_BITS,
+            record.attempt + 1,
+            record.returns,
+            [task & SEQ_MASK],
+            [record.payload],
+        )
+        if record.part is not None:
+            run.part = record.part
+            self._ledger.limits.start(record)
+        size = len(record.payload)
+        if self._hub.dependencies.values:
+            size += self._hub.dependencies.attach([run], [record], lane.session)
+        lane.pushed(size)
+        return PushTasks(lane.session, self._message(lane, [run], [record], now))
+
+    @staticmethod
+    def _is_open(lane: Lane, now: float) -> bool:
+        """Return True if the lane may be given work."""
+        alone = lane.alone_until > now and lane.outstanding
+        return lane.state is READY and not alone and not lane.is_silent(now)
+
+    def _is_spared(self, lane: Lane, entry: SpecEntry) -> bool:
+        """Return True if the pool has refused tasks of a spec and another pool can take them."""
+        refuses = lane.breaker.refuses(entry.number, lane.heard)
+        return refuses and any(other.may_take(entry) for other in self._hub.lanes.values())
+
+    def _room_in_sink(self, route_queue: AnyRouteQueue) -> int:
+        """Return how many tasks of a route queue may start for what its sink still takes."""
+        sinks, sink, head = self._hub.sinks, route_queue.route[3], route_queue.head()
+        left = sinks.room(sink)
+        each = UNSEEN if head is None else 2 * head.spec.result_size or UNSEEN
+        room = MOST_AT_ONCE
+        if len(self._ledger.tasks) * each > left:
+            under_way = self._under_way(sink)
+            room = max(0, int(left / each) - under_way)
+            if not room and not under_way and sinks.takes_any(sink):
+                room = 1  # larger than a sink may be, and one at a time
+        (sinks.closed.discard if room else sinks.closed.add)(sink)
+        return room
+
+    def _under_way(self, sink: str) -> int:
+        """Return how many tasks that pools have will put their outcomes into a sink."""
+        specs, lanes, name = self._hub.specs, self._hub.lanes.values(), plain(sink)
+        numbers = {number for lane in lanes for number in lane.counts if specs[number].route[3] == name}
+        if name == sink:
+            return sum(lane.counts.get(number, 0) for lane in lanes for number in numbers)
+        held = (one for lane in lanes if not numbers.isdisjoint(lane.counts) for one in lane.held())
+        return sum(one.spec.number in numbers and self._ledger.route_of(one)[3] == sink for one in held)
+
+    def _next_lane(self, route: Route, now: float) -> Lane | None:
+        """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
+        last, first = self._last, None
+        for lane in self._hub.serving.get(route[0], NO_LANES).values():
+            comes = lane.session > last
+            if (comes or first is None) and lane.serves(route) and self._is_open(lane, now):
+                if comes:
+                    return lane
+                first = lane
+        return first
+
+    def _turn(self, lanes: list[Lane]) -> int:
+        """Return the index of the lane whose turn it is, by the session served last."""
+        for turn, lane in enumerate(lanes):
+            if lane.session > self._last:
+                return turn
+        return 0
+
+    def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
+        self._ledger.push(records, lane.session)
+        specs = []
+        if not lane.outstanding:
+            lane.progress = now
+        for run in runs:
+            lane.charge(run.spec, len(run.seqs))
+            if run.spec not in lane.known_specs:
+                lane.known_specs.add(run.spec)
+                specs.append((run.spec, self._hub.specs[run.spec].spec))
+        lane.remember(records)
+        message = Tasks(
+            self._hub.config.epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs
+        )
+        if self._hub.dependencies.unused:
+            message.unused = self._hub.dependencies.take_unused(lane.session)
+        return message
+
+    def forget_unused(self, now: float) -> list[PushTasks]:
+        """Tell idle lanes which outcomes no task needs any more; the others hear it with their next tasks."""
+        pushes = []
+        for session in list(self._hub.dependencies.unused):
+            lane = self._hub.lanes.get(session)
+            if lane is None or lane.state is not READY:
+                self._hub.dependencies.take_unused(session)  # the next session begins without
+            elif not lane.outstanding:
+                lane.pushed(0)
+                pushes.append(PushTasks(session, self._message(lane, [], [], now)))
+        return pushes
+
+    # --- recall -------------------------------------------------------------------------------------------
+
+    def recalls(self, now: float) -> list[tuple[Lane, int]]:
+        """Lanes that should give unstarted tasks back, and how many, because another lane has idle slots."""
+        found = []
+        stuck = list(self._stuck(now))
+        self._stuck_lanes = [lane for lane, _ in stuck]
+        for lane, idle in stuck:
+            due = max(lane.progress + RECALL_AFTER, lane.recall_after)
+            if due <= now:
+                self._recalled(lane, now)
+                surplus = lane.outstanding - lane.slots
+                share = surplus if lane.is_silent(now) else max(idle, lane.outstanding // 2)
+                found.append((lane, min(surplus, share)))
+        return found
+
+    def overdue(self, now: float) -> list[tuple[Lane, int]]:
+        """Lanes that should give all unstarted tasks back, since these were sent ahead by a wrong estimate.
+
+        In the hub they wait behind what is more urgent, take turns with others, and may expire.
+        """
+        found = []
+        for lane in self._hub.lanes.values():
+            if lane.state is READY and lane.recall_after <= now and lane.is_overdue(now, self._hub.specs):
+                self._recalled(lane, now)
+                found.append((lane, lane.outstanding - lane.slots))
+        return found
+
+    @staticmethod
+    def _recalled(lane: Lane, now: float) -> None:
+        lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
+        lane.recalls += 1
+
+    def recall_deadline(self) -> float | None:
+        """Return the time at which `recalls`, which has just been asked, should be asked again."""
+        return min(
+            (max(lane.progress + RECALL_AFTER, lane.recall_after) for lane in self._stuck_lanes),
+            default=None,
+        )
+
+    def _stuck(self, now: float) -> Iterator[tuple[Lane, int]]:
+        if len(self._hub.lanes) < 2:
+            return
+        specs = self._hub.specs
+        crowded = [
+            lane
+            for lane in self._hub.lanes.values()
+            if lane.outstanding > lane.slots and lane.state is not LaneState.OPENING
+        ]
+        queues = {specs[number].route[0] for lane in crowded for number in lane.counts}
+        idle = [
+            lane for lane in self._serving(queues) if lane.state is READY and lane.outstanding < lane.slots
+        ]
+        if not idle:
+            return
+        free: dict[frozenset[int], int] = {}  # most lanes hold tasks of the same specs
+        for lane in crowded:
+            held = frozenset(lane.counts)
+            if held not in free:
+                free[held] = sum(
+                    other.slots - other.outstanding for other in idle if self._helps(other, held)
+                )
+            if free[held]:
+                yield lane, free[held]
+
+    def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
+        return any(idle.may_take(self._hub.specs[number]) for number in held)

@@ -1,0 +1,1 @@
+"""The link between two machines: numbered messages, how it is dialled, a machine in a loop."""

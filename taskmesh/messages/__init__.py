@@ -1,0 +1,1 @@
+"""Messages: their structs, which are pure data, and their frames. Nothing here unpickles anything."""

@@ -1,1 +1,0 @@
-"""Shells around the core's machines: they perform actions, and turn what arrives into events."""

@@ -1,1 +1,0 @@
-"""The end of a task at its caller: its outcome and its waiters."""

@@ -1,0 +1,128 @@
+"""The shell of a pool machine: performs its actions on slots and on the link to its hub."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from taskmesh.core import actions as act
+from taskmesh.core.events import FromPool
+from taskmesh.errors import TaskMeshError
+from taskmesh.link.shell import Shell
+from taskmesh.messages import mesh_messages as m
+from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.slots.messages import PermitReply
+from taskmesh.pool.slots.supervisor import SlotSupervisor
+from taskmesh.security.payload_signing import PayloadSigner
+
+
+class HubLink(Protocol):
+    """A pool's link to its hub."""
+
+    def send(self, message: m.PoolMessage) -> None: ...
+
+    def beat(self, message: m.Beat) -> None:
+        """Send a beat to the collector, over its own connection."""
+        ...
+
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
+        """Connect a fresh PULL to the lane of a hub that takes results of so many bytes, 0 for any."""
+        ...
+
+    def hang_up(self) -> None:
+        """Close the lane's PULL."""
+        ...
+
+
+class LocalHubLink:
+    """A pool's link to a hub in the same loop: its messages are the hub's events.
+
+    Args:
+        hub: the hub's events.
+        signer: signs results, where keys are in use.
+    """
+
+    def __init__(self, hub: deque[object], signer: PayloadSigner | None = None) -> None:
+        self._hub = hub
+        self._signer = signer
+
+    def send(self, message: m.PoolMessage) -> None:
+        """Pass a message on, results signed."""
+        if self._signer is not None and isinstance(message, m.Results):
+            message = self._signer.results(message)
+        self._hub.append(FromPool(message))
+
+    def beat(self, message: m.Beat) -> None:
+        self._hub.append(FromPool(message))
+
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
+        """Do nothing: the lane is a queue."""
+
+    def hang_up(self) -> None:
+        """Do nothing: the lane is a queue."""
+
+
+class PoolShell(Shell[PoolMachine]):
+    """One pool in a loop, with its slots.
+
+    Args:
+        machine: the pool's machine.
+        link: to the hub.
+        host: starts and ends the slots.
+        gateway: returns the hub's address, for tasks that submit tasks; raises OSError or TaskMeshError.
+        keys: the directory of keys, for these tasks.
+        role: whose key they show.
+        events: events for the machine, to which slots and link append.
+        record: logs events.
+
+    Attributes:
+        host: as given.
+        left: None, or the reason with which the machine has left ("" for a clean end).
+    """
+
+    def __init__(
+        self,
+        machine: PoolMachine,
+        link: HubLink,
+        host: SlotSupervisor,
+        gateway: Callable[[], str],
+        *,
+        keys: str,
+        role: str,
+        events: deque[object],
+        record: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        perform: dict[type, Callable[[Any], object]] = {
+            act.HandOver: lambda action: host.hand_over(action.slot, action.message),
+            act.PeekSlot: lambda action: host.peek(action.slot),
+            act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
+            act.AnswerSlot: self._answer,
+            act.StartSlot: lambda action: host.start(action.slot),
+            act.CancelSlot: lambda action: host.cancel(action.slot, action.serial),
+            act.KillSlot: lambda action: host.kill(action.slot),
+            act.StopSlot: lambda action: host.stop(action.slot),
+            act.SendHub: lambda action: link.send(action.message),
+            act.SendBeat: lambda action: link.beat(action.message),
+            act.DialLane: lambda action: link.dial(action.endpoint, action.max_payload),
+            act.HangUp: lambda action: link.hang_up(),
+            act.Leave: self._leave,
+            act.LogEvent: lambda action: record(action.kind, action.fields),
+        }
+        super().__init__(machine, perform, events)
+        self.host = host
+        self.left: str | None = None
+        self._gateway = gateway
+        self._keys, self._role = keys, role
+
+    def _answer(self, action: act.AnswerSlot) -> None:
+        place = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
+        slot = f"{place}@{action.client:016x}"
+        try:
+            reply = PermitReply(action.granted, self._gateway(), self._keys, slot=slot, role=self._role)
+        except (OSError, TaskMeshError) as error:
+            reply = PermitReply(action.granted, "", trouble=str(error))
+        self.host.reply(action.slot, reply)
+
+    def _leave(self, action: act.Leave) -> None:
+        self.left = action.reason

@@ -1,0 +1,164 @@
+"""The batch of results and failures that a slot collects for its supervisor, and when it is sent."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, Protocol
+
+import msgspec
+
+from taskmesh.messages.slot_messages import FromSlot, SlotFailure, SlotProgress, SlotResults, SlotSegment
+from taskmesh.pool.slots import messages
+from taskmesh.pool.slots.outbox import BREAK, DATA, FAILURE, OutboxWriter
+from taskmesh.pool.slots.soft_timeout import SoftTimeout
+from taskmesh.shm.blob import Blob
+
+FLUSH_AFTER: Final = 0.002
+"""Seconds after which results are sent although more tasks wait."""
+
+FLUSH_OFFSET: Final = DATA + (256 << 10)
+"""The outbox's offset up to which results are collected."""
+
+_PROGRESS_EVERY: Final = 0.05
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+
+
+class SupervisorLink(Protocol):
+    """The link to the supervisor."""
+
+    def send(self, kind: int, message: FromSlot) -> None:
+        """Send a message; wait until there is room for it."""
+        ...
+
+    def ask(self, serial: int, *, lends: bool = True) -> messages.PermitReply: ...
+
+    def close(self) -> None: ...
+
+
+class ResultBatcher:
+    """Collects the outcomes of a slot's tasks.
+
+    Attributes:
+        outbox: holds them, too, until they are sent.
+        results: those of the segment under way; the loop over a run's tasks appends to it.
+        due: when they are sent at the latest.
+        next: the serial that is reported next.
+    """
+
+    def __init__(self, link: SupervisorLink, outbox: OutboxWriter, limit: SoftTimeout) -> None:
+        self.outbox = outbox
+        self.results: list[bytes | Blob] = []
+        self.due = 0.0
+        self.next = 0
+        self._link = link
+        self._limit = limit
+        self._done: list[SlotSegment] = []
+        self._failed: list[SlotFailure] = []
+        self._first = 0  # serial of results[0]
+        self._began = 0.0
+        self._idle = 0.0
+        self._waiting_since = time.monotonic()
+        self._progress_due = 0.0
+        self._withheld: SlotProgress | None = None
+
+    def begin(self, first: int) -> None:
+        """Begin a segment: a run of tasks begins with this serial."""
+        if first != self.next:
+            self.flush()
+            self.next = first
+        now = time.monotonic()
+        self._close_segment(now)
+        if not self.outbox.index:
+            self.outbox.begin(first, now)
+        self._first = first
+
+    def room(self) -> tuple[list[bytes | Blob], float, int, int, int]:
+        """Return where the next result goes: results, due, a first record's word, index, offset."""
+        outbox = self.outbox
+        return self.results, self.due, outbox.tag | BREAK, outbox.index, outbox.offset
+
+    def add(self, result: bytes | Blob, flags: int) -> None:
+        """Add the result of the task `next`."""
+        now = time.monotonic()
+        self.results.append(result)
+        self.next += 1
+        if isinstance(result, Blob) or not self.outbox.append(result, flags, now) or now > self.due:
+            self.flush()
+
+    def fail(self, failure: SlotFailure) -> None:
+        """Add the failure of the task `next`, which is `failure.serial`, after any results before it."""
+        now = time.monotonic()
+        self._close_segment(now)
+        self._failed.append(failure)
+        self.next = self._first = failure.serial + 1
+        if not self.outbox.append(_ENCODE(failure), FAILURE, now) or now > self.due:
+            self.flush()
+
+    def elapsed(self) -> float:
+        """Return the seconds since the segment began, which its latest task and those before it took."""
+        return time.monotonic() - self._began
+
+    def flush(self) -> None:
+        if self._withheld is not None:
+            self._send_progress(self._withheld)
+        now = time.monotonic()
+        self._close_segment(now)
+        self._first = self.next
+        if self._done or self._failed:
+            message = SlotResults(self._done, self._failed, now, self._idle)
+            self._limit.block()
+            try:
+                self._link.send(messages.RESULTS, message)
+            finally:
+                self._limit.unblock()
+            self._done, self._failed, self._idle = [], [], 0.0
+            now = self._began = time.monotonic()
+            self.outbox.reset(self.next, now)
+        self.due = now + FLUSH_AFTER
+
+    def before_wait(self) -> None:
+        self.flush()
+        self._waiting_since = time.monotonic()
+
+    def after_wait(self) -> float:
+        """Begin anew when work has come; return how many seconds it was waited for."""
+        now = self._began = time.monotonic()
+        waited = now - self._waiting_since
+        self._idle += waited
+        self.due = now + FLUSH_AFTER
+        return waited
+
+    def progress(self, serial: int, done: float, total: float) -> None:
+        """Send how far a task is, at most every 50 ms: a tight loop must not drown the supervisor.
+
+        The last one is sent before the task's outcome.
+        """
+        now = time.monotonic()
+        news = SlotProgress(serial, done, total)
+        if self._withheld is not None and self._withheld.serial != serial:
+            self._send_progress(self._withheld)
+        self._withheld = news
+        if now >= self._progress_due or (total and done >= total):
+            self._progress_due = now + _PROGRESS_EVERY
+            self._send_progress(news)
+        else:
+            self.due = 0.0  # the outcome is sent at once, and this before it
+
+    def _send_progress(self, news: SlotProgress) -> None:
+        self._withheld = None
+        self._limit.block()
+        try:
+            self._link.send(messages.PROGRESS, news)
+        finally:
+            self._limit.unblock()
+
+    def close_after_fork(self) -> None:
+        """Report nothing any more, in a child that a task has forked."""
+        self.outbox.close_after_fork()
+        self._link.close()
+
+    def _close_segment(self, now: float) -> None:
+        if self.results:
+            self._done.append(SlotSegment(self._first, self.results, now - self._began))
+            self.results = []
+        self._began = now

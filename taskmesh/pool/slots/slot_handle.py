@@ -1,0 +1,388 @@
+"""The supervisor's handle of one slot, from its descriptors to the serials that it has reported."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from taskmesh.core.events import SlotAsked, SlotFinished, SlotReady, SlotReported
+from taskmesh.errors import ProtocolError, RemoteProtocolError
+from taskmesh.messages import frames
+from taskmesh.messages.runs import Spec
+from taskmesh.messages.slot_messages import FromSlot, SlotFailure, SlotResults, SlotSegment, SlotTasks
+from taskmesh.pool.slots import messages
+from taskmesh.pool.slots.channel import Inbound, Outbound, pack
+from taskmesh.pool.slots.outbox import BREAK, FAILURE, OutboxReader, Record, clock, create_outbox
+from taskmesh.pool.slots.output import OutputTail
+from taskmesh.pool.slots.tickets import TicketPipe
+from taskmesh.serialize.error_payload import refused
+from taskmesh.shm.blob import Blob
+
+_REPORT = msgspec.msgpack.Decoder(FromSlot)  # our own encoder made it: wire's checks would take longer
+_READY = msgspec.msgpack.Decoder(messages.Ready)
+_PERMIT_REQUEST = msgspec.msgpack.Decoder(messages.PermitRequest)
+_ENCODE = msgspec.msgpack.Encoder().encode
+_FAILURE = msgspec.msgpack.Decoder(SlotFailure)
+
+
+SlotSocketEvent = SlotReady | SlotFinished | SlotReported | SlotAsked
+
+
+class QueuedTasks:
+    """Tasks on their way to the slot.
+
+    Attributes:
+        message: the tasks.
+        count: how many they are.
+        unwritten: how many of their tickets are not in the pipe yet.
+    """
+
+    __slots__ = ("count", "message", "unwritten")
+
+    def __init__(self, message: SlotTasks) -> None:
+        self.message = message
+        count = 0
+        for run in message.runs:
+            count += len(run.seqs)
+        self.count = self.unwritten = count
+
+
+class SlotHandle:
+    """One slot's socket, tickets, outbox and output. It never waits: `SlotSupervisor` polls for it.
+
+    Attributes:
+        slot: the slot's number.
+        token: the number of this start of it.
+        pid: its process id; 0 until the fork server has reported it.
+        pidfd: a descriptor of the process, or None.
+        ready: the slot has reported that it is up.
+        killed: we have ordered its death.
+        out_of_memory: we have ordered it because memory runs out.
+        expected: the lowest serial that has not been reported yet.
+        at_end: its socket has ended, or a frame was invalid: no more is read.
+        trouble: why, for the log of its exit.
+
+    Raises:
+        OSError: no descriptor, no memory or no room is left.
+    """
+
+    def __init__(self, slot: int, token: int, path: Sequence[str] = ()) -> None:
+        self._program = list(path), b""
+        self.slot = slot
+        self.token = token
+        self.pid = 0
+        self.pidfd: int | None = None
+        self.ready = False
+        self.killed = False
+        self.out_of_memory = False
+        self.expected = 0
+        with contextlib.ExitStack() as undo:  # descriptors may run out half-way
+            self.sock, self._slot_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            undo.callback(self.sock.close)
+            undo.callback(self._slot_sock.close)
+            self.tickets = TicketPipe()
+            undo.callback(self.tickets.close)
+            self.output = OutputTail()
+            undo.callback(self.output.close)
+            self._outbox_fd = create_outbox()
+            undo.callback(os.close, self._outbox_fd)
+            self._outbox = OutboxReader(self._outbox_fd)
+            undo.pop_all()
+        self.sock.setblocking(False)
+        self.inbound = Inbound(self.sock)
+        self._outbound = Outbound(self.sock)
+        self._backlog: deque[QueuedTasks] = deque()
+        self._broken = False
+        self.at_end = False
+        self.trouble = ""
+
+    # --- start ---
+
+    def slot_fds(self) -> list[int]:
+        """Return the descriptors for the slot's process, in the order of `messages.Fork`."""
+        return [
+            self._slot_sock.fileno(),
+            self.tickets.reader,
+            *self.output.slot_ends,
+            self._outbox_fd,
+        ]
+
+    def close_slot_ends(self) -> None:
+        """Close our copies of the slot's ends: the fork server has its own now."""
+        self._slot_sock.close()
+        self.output.close_slot_ends()
+        if self._outbox_fd >= 0:
+            os.close(self._outbox_fd)
+            self._outbox_fd = -1
+
+    # --- tasks out ---
+
+    def hand_over(self, message: SlotTasks) -> None:
+        """Queue tasks for the slot; `pump` sends them."""
+        self._backlog.append(QueuedTasks(message))
+
+    def pump(self) -> bool:
+        """Send what waits, as far as pipe and socket take it.
+
+        Returns:
+            True to try again later, since a large argument needs a descriptor and there is none.
+        """
+        while self._backlog:
+            queued = self._backlog[0]
+            queued.unwritten -= self.tickets.write(queued.unwritten, queued.message.generation)
+            if queued.unwritten:
+                return False  # the pipe is full: again when the slot has reported some
+            body, blobs = frames.encode_local(queued.message)
+            try:
+                fds = [blob.to_fd() for blob in blobs]
+            except OSError as error:
+                if error.errno != errno.EFBIG:
+                    return True
+                queued.message = _without_too_large(queued.message)  # it will never go
+                continue
+            self._backlog.popleft()
+            program = _program()
+            if program != self._program:
+                self._program = program
+                path = [os.fsencode(entry) for entry in program[0] if isinstance(entry, str)]
+                told = messages.Program(path, program[1])
+                self._send(pack(messages.PROGRAM, _ENCODE(told)))
+            self._send(pack(messages.TASKS, body, len(fds)), fds, queued)
+        return False
+
+    def reply(self, reply: messages.PermitReply) -> None:
+        """Tell the slot's task whether it may wait for tasks of its own."""
+        self._send(pack(messages.PERMIT_REPLY, _ENCODE(reply)))
+
+    def cancel(self, serial: int) -> bool:
+        """Mark the task with this serial as cancelled; return False if it has not looked for that."""
+        return self._outbox.cancel(serial)
+
+    def stop(self) -> None:
+        """Order the slot to end when it has done its tasks."""
+        self._send(pack(messages.STOP))
+
+    def _send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
+        if self._broken:
+            return
+        try:
+            self._outbound.send(data, fds, keep)
+        except OSError:  # the slot is gone: its exit follows, and the tickets say what was not started
+            self._broken = True
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._backlog or self._outbound.queue)
+
+    @property
+    def wants_write(self) -> bool:
+        """True if the socket has not taken everything yet."""
+        return bool(self._outbound.queue) and not self._broken
+
+    def write(self) -> None:
+        """Send more; called when the socket is writable."""
+        try:
+            self._outbound.flush()
+        except OSError:
+            self._broken = True
+
+    def take_back(self, generation: int) -> int:
+        """Take back every task that has not started; return how many.
+
+        Messages that have not left yet and none of whose tasks has started are dropped. The specs in them
+        still go.
+        """
+        count = left = self.left()
+        specs: list[tuple[int, Spec | None]] = []
+        for queued in self._backlog:
+            queued.unwritten = 0
+        while self._backlog and self._backlog[-1].count <= left:
+            queued = self._backlog.pop()
+            left -= queued.count
+            specs[:0] = queued.message.specs
+        queue = self._outbound.queue
+        while not self._backlog and queue and not queue[-1].begun:
+            last = queue[-1].keep
+            if not isinstance(last, QueuedTasks) or last.count > left:
+                break
+            queue.pop()
+            left -= last.count
+            specs[:0] = last.message.specs
+        if specs:
+            self._backlog.append(QueuedTasks(SlotTasks(self.expected, generation, specs, [])))
+        return count
+
+    def left(self) -> int:
+        """Take all tickets that are left; return how many, with those that were never written."""
+        return self.tickets.take_back() + sum(queued.unwritten for queued in self._backlog)
+
+    # --- results in ---
+
+    def read(self) -> list[SlotSocketEvent]:
+        """Return what one read of the socket gives; sets `at_end` when no more will come."""
+        events: list[SlotSocketEvent] = []
+        self._read_into(events)
+        return events
+
+    def read_all(self) -> list[SlotSocketEvent]:
+        events: list[SlotSocketEvent] = []
+        while self._read_into(events):
+            pass
+        return events
+
+    def _read_into(self, events: list[SlotSocketEvent]) -> bool:
+        """Read once; return False if there was nothing to read."""
+        if self.at_end:
+            return False
+        try:
+            if not self.inbound.receive():
+                self.at_end = True
+                return False
+            for kind, body, fds in self.inbound.frames():
+                event = self._event(kind, body, fds)
+                if event is not None:
+                    events.append(event)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.at_end = True
+            return False
+        except (ProtocolError, msgspec.DecodeError) as error:
+            self.trouble = str(error)
+            self.at_end = True
+            return False
+        return True
+
+    def _event(self, kind: int, body: memoryview, fds: list[int]) -> SlotSocketEvent | None:
+        if kind in {messages.RESULTS, messages.PROGRESS}:
+            message = frames.from_slot.decode_local(body, fds, relayed=True) if fds else _REPORT.decode(body)
+            if isinstance(message, SlotResults):
+                fresh = self._fresh(message)
+                return SlotFinished(self.slot, fresh) if fresh is not None else None
+            return SlotReported(self.slot, message)
+        if kind == messages.READY:
+            if self.ready:
+                raise RemoteProtocolError(f"slot {self.slot} has reported twice that it is up")
+            self.ready = True
+            self.pid = _READY.decode(body).pid
+            return SlotReady(self.slot, self.pid)
+        if kind == messages.PERMIT_REQUEST:
+            asked = _PERMIT_REQUEST.decode(body)
+            return SlotAsked(self.slot, asked.serial, asked.lends)
+        raise RemoteProtocolError(f"slot {self.slot} sent a frame of unknown kind {kind}")
+
+    def peek(self) -> list[SlotSocketEvent]:
+        """Return what has come over the socket, and then what is in the outbox and not reported yet.
+
+        The outbox is read first and the socket second: what the slot had flushed when the outbox was read is
+        in the socket by now. The other way round a flush in between would be reported after its successors.
+        """
+        began, records = self._outbox.read()
+        if not records or records[-1].serial < self.expected:
+            return []
+        events = self.read_all()
+        if self.trouble:  # what was lost came before what stands there
+            return events
+        try:
+            fresh = self._fresh(results_of(began, records))
+        except msgspec.DecodeError as error:  # a task has written into its process's memory at random
+            self.trouble = f"its outbox is damaged: {error}"
+            return events
+        if fresh is not None:
+            events.append(SlotFinished(self.slot, fresh))
+        return events
+
+    def _fresh(self, results: SlotResults) -> SlotResults | None:
+        """Return the results that were not reported before; None if nothing is left.
+
+        A result can come twice: peeked from the outbox, and over the socket later.
+        """
+        expected = top = self.expected
+        if len(results.done) == 1 and not results.failed and results.done[0].first >= expected:
+            self.expected = results.done[0].first + len(results.done[0].payloads)
+            return results if self.expected > expected else None
+        done = []
+        for segment in results.done:
+            size = len(segment.payloads)
+            known = expected - segment.first
+            if known <= 0:
+                done.append(segment)
+            elif known < size:
+                share = segment.elapsed * (size - known) / size
+                done.append(SlotSegment(expected, segment.payloads[known:], share))
+            top = max(top, segment.first + size)
+        failed = [failure for failure in results.failed if failure.serial >= expected]
+        if failed:
+            top = max(top, failed[-1].serial + 1)
+        if top == expected:
+            return None
+        self.expected = top
+        return SlotResults(done, failed, results.sent, results.idle)
+
+    def close(self) -> None:
+        """Close everything; what was in flight is lost."""
+        self.close_slot_ends()
+        self.sock.close()
+        self.inbound.close_fds()
+        self.tickets.close()
+        self.output.close()
+        self._outbox.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+def _program() -> tuple[list[str], bytes]:
+    """Return the program's sys.path, and the key of its multiprocessing."""
+    processes = sys.modules.get("multiprocessing.process")
+    authkey = b"" if processes is None else bytes(processes.current_process().authkey)
+    return sys.path[:], authkey
+
+
+def _without_too_large(message: SlotTasks) -> SlotTasks:
+    """Return the same tasks, but those fail whose arguments are larger than a file of this process may be."""
+    runs = [
+        msgspec.structs.replace(run, payloads=[_passable(payload) for payload in run.payloads])
+        for run in message.runs
+    ]
+    return msgspec.structs.replace(message, runs=runs)
+
+
+def _passable(payload: bytes | Blob) -> bytes | Blob:
+    try:
+        if isinstance(payload, Blob):
+            payload.to_fd()
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            return refused(
+                f"{len(payload):,} bytes of arguments are more than a file of the pool's process may hold "
+                "(RLIMIT_FSIZE). Raise `ulimit -f` where the worker, or the embedded mesh, is started"
+            )
+    return payload
+
+
+def results_of(began: float, records: list[Record]) -> SlotResults:
+    """Return the outbox's records as the message that the slot would have sent."""
+    done: list[SlotSegment] = []
+    failed: list[SlotFailure] = []
+    previous = began
+    fresh = True
+    for record in records:
+        if record.flags & FAILURE:
+            failed.append(_FAILURE.decode(record.data))
+            fresh = True
+        elif fresh or record.flags & BREAK:
+            done.append(SlotSegment(record.serial, [record.data], record.ended - previous))
+            fresh = False
+        else:
+            done[-1].payloads.append(record.data)
+            done[-1].elapsed += record.ended - previous
+        previous = record.ended
+    return SlotResults(done, failed, clock())

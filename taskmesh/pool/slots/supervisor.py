@@ -1,0 +1,392 @@
+"""The supervisor of a pool's slots: starts them, gives them tasks, takes tasks back, reports their ends."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
+from taskmesh.errors import LocalProtocolError
+from taskmesh.messages.slot_messages import SlotTasks
+from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, Report
+from taskmesh.pool.slots.messages import Forked, ForkRefused, PermitReply
+from taskmesh.pool.slots.output import Console
+from taskmesh.pool.slots.slot_handle import SlotHandle
+from taskmesh.shm import files
+from taskmesh.system.cgroups import LONGEST_DEATH
+from taskmesh.system.clock import monotonic
+from taskmesh.system.selector import CallbackSelector
+from taskmesh.system.session import kill_process
+
+SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
+
+_KILLED: Final = -9
+_OUTPUT = 4096
+"""Characters of its last output that a failure has."""
+_RETRY: Final = 0.05
+"""Seconds until a look whether there is a descriptor now for a large argument."""
+_IDLE_LOOK: Final = 1.0
+"""Seconds between two looks for idle memory files."""
+_LAST_WORDS: Final = 0.5
+"""Seconds that are waited for our own stdout to take what slots have printed."""
+NO_PROCESS: Final = 1
+"""The status of a slot for which there was no process; its log says why."""
+
+
+class SlotSupervisor:
+    """The slots of one pool, each a process forked by one fork server. It is a timer of its loop, too.
+
+    Every method returns at once (but `close`) and is called from the loop's thread. Events are given to
+    `on_event` only while the loop calls the callback that it was given by `watch`, never from inside another
+    method (but `close`).
+
+    Args:
+        on_event: takes the events, in order for each slot.
+        watch: called once, with a descriptor to watch for reading and what to call when it is readable.
+        unwatch: called by `close` with that descriptor.
+        name: the pool's, for people.
+        preload: modules that every slot imports before it is ready.
+        only: modules whose functions alone they may run; empty for any.
+        user: the name of the user as whom they run; empty for this process's.
+        tee: pass what slots print on to this process's stdout and stderr.
+        fork_server: one that has been started earlier, with this path and these modules.
+
+    Attributes:
+        deadline: the time at which `turn` is to be called.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_event: Callable[[SlotEvent], None],
+        watch: Callable[[int, Callable[[], None]], None],
+        unwatch: Callable[[int], None],
+        name: str,
+        preload: Sequence[str] = (),
+        only: Sequence[str] = (),
+        user: str = "",
+        tee: bool = True,
+        fork_server: ForkServerSupervisor | None = None,
+    ) -> None:
+        self._on_event = on_event
+        self._unwatch = unwatch
+        self._fork_server = fork_server or ForkServerSupervisor(list(sys.path), name, preload, only, user)
+        try:
+            self._selector = CallbackSelector()
+        except OSError:
+            self._fork_server.reap()
+            raise
+        self._console = Console(self._selector, tee=tee)
+        self.deadline = 0.0
+        self._retry_at = math.inf
+        self._idle_look = 0.0
+        self._handles: dict[int, SlotHandle] = {}
+        self._tokens: dict[int, SlotHandle] = {}
+        self._next_token = 1
+        self._queue: deque[SlotEvent] = deque()
+        self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
+        self._kernel_killed_another = -math.inf  # when its kill was told of a slot of ours
+        self._dispatching = False
+        self._closed = False
+        self._fork_server.listen(self._selector, self._on_report, self._server_lost)
+        watch(self._selector.fileno(), self._dispatch)
+        _open.add(self)
+        files.keep_spares(files.SPARE_BYTES)
+
+    @property
+    def is_closing(self) -> bool:
+        """True when slots end because of `close`."""
+        return self._closed
+
+    def fileno(self) -> int:
+        """Return the one descriptor: it is readable when a slot has reported something."""
+        return self._selector.fileno()
+
+    # --- actions ---
+
+    def start(self, slot: int) -> None:
+        """Fork a slot; SlotReady or SlotExited(ready=False) follows."""
+        if slot in self._handles:
+            raise LocalProtocolError(f"slot {slot} is started already")
+        try:
+            handle = SlotHandle(slot, self._next_token, self._fork_server.sys_path)
+        except OSError as error:
+            why = f"no descriptors, memory or files for a slot (see `ulimit -n`, `-v`, `-f`): {error}"
+            self._post(SlotExited(slot, 0, NO_PROCESS, ready=False, log=why))
+            return
+        self._next_token += 1
+        self._handles[slot] = self._tokens[handle.token] = handle
+        self._selector.add(handle.sock.fileno(), partial(self._ready, handle))
+        self._console.add(handle.output)
+        if not self._fork_server.fork(handle.token, slot, handle.slot_fds(), handle):
+            self._remove(handle, NO_PROCESS, oom=False, reason=self._fork_server.trouble)
+
+    def hand_over(self, slot: int, message: SlotTasks) -> None:
+        """Give tasks to a slot, which may be still starting.
+
+        To one that is gone, as the caller may not know yet, they count among its SlotExited's `unstarted`.
+        """
+        handle = self._handles.get(slot)
+        if handle is None:
+            gone = self._exits.get(slot)
+            if gone is None:
+                raise LocalProtocolError(f"tasks for slot {slot}, which is not there")
+            gone.unstarted += sum(len(run.seqs) for run in message.runs)
+            return
+        handle.hand_over(message)
+        self._pump(handle)
+
+    def recall(self, slot: int, generation: int) -> None:
+        """Take back every task of a slot that has not started; SlotRecalled follows (not from a dead slot).
+
+        Later hand-overs must carry `generation`, which no earlier one did.
+        """
+        handle = self._handles.get(slot)
+        if handle is not None:
+            self._post(SlotRecalled(slot, handle.take_back(generation)))
+            self._pump(handle)
+
+    def reply(self, slot: int, reply: PermitReply) -> None:
+        handle = self._handles.get(slot)
+        if handle is not None:
+            handle.reply(reply)
+            self._watch_writes(handle)
+
+    def peek(self, slot: int) -> None:
+        """Read a busy slot's outbox; SlotFinished follows when something new is in it."""
+        handle = self._handles.get(slot)
+        if handle is not None:
+            for event in handle.peek():
+                self._post(event)
+
+    def cancel(self, slot: int, serial: int) -> None:
+        """Mark the running task as cancelled; kill the slot if its task does not look for that."""
+        handle = self._handles.get(slot)
+        if handle is not None and not handle.cancel(serial):
+            self.kill(slot)
+
+    def kill(self, slot: int) -> None:
+        """SIGKILL a slot and what it has started; SlotExited follows."""
+        handle = self._handles.get(slot)
+        if handle is not None:
+            handle.killed = True
+            self._kill(handle)
+
+    def kill_for_memory(self, slot: int, why: str) -> None:
+        """Kill a slot before the kernel does: SlotExited reports a kill for memory, with the reason."""
+        handle = self._handles.get(slot)
+        if handle is not None and not handle.killed:
+            handle.out_of_memory = True
+            handle.trouble = why
+            self.kill(slot)
+
+    def stop(self, slot: int) -> None:
+        """Let a slot end when it has done its tasks; SlotExited follows."""
+        handle = self._handles.get(slot)
+        if handle is not None:
+            handle.stop()
+            self._watch_writes(handle)
+
+    def pids(self) -> dict[int, int]:
+        """Return the process ids of the slots whose processes are known to exist."""
+        return {slot: handle.pid for slot, handle in self._handles.items() if handle.pid}
+
+    # --- starts and deaths ---
+
+    def _on_report(self, report: Report, pidfd: int | None) -> None:
+        handle = self._tokens[report.token]
+        if isinstance(report, Forked):
+            handle.pid = report.pid
+            handle.pidfd = pidfd
+            handle.close_slot_ends()
+            if handle.killed:
+                self._kill(handle)
+        elif isinstance(report, ForkRefused):
+            self._remove(handle, NO_PROCESS, oom=False, reason=report.reason)
+        else:
+            self._remove(handle, report.status, oom=report.oom)
+
+    def _server_lost(self, reason: str) -> None:
+        """Remove every slot: the fork server has died, and they are being killed."""
+        deadline = monotonic() + LONGEST_DEATH
+        for handle in list(self._tokens.values()):
+            if handle.pid and not kill_process(handle.pidfd):
+                with contextlib.suppress(OSError):  # where there is no /proc to find a session's processes by
+                    os.killpg(handle.pid, signal.SIGKILL)
+            _await_death(handle, deadline)
+            self._remove(handle, _KILLED, oom=False, reason=reason)
+
+    def _kill(self, handle: SlotHandle) -> None:
+        """The group is killed by the fork server when it reaps the leader, if not before."""
+        if not kill_process(handle.pidfd):
+            self._fork_server.kill(handle.token)
+
+    def _remove(self, handle: SlotHandle, status: int, *, oom: bool, reason: str = "") -> None:
+        """Report a slot whose process is gone: everything that it had sent first, then its exit."""
+        self._queue.extend(handle.read_all())
+        self._queue.extend(handle.peek())
+        self._console.remove(handle.output)
+        self._selector.remove(handle.sock.fileno())
+        del self._tokens[handle.token]
+        del self._handles[handle.slot]
+        log = "\n".join(filter(None, (handle.output.text(), handle.trouble, reason)))
+        oom = self._is_for_memory(handle, status, oom=oom)
+        exited = SlotExited(handle.slot, handle.left(), status, oom, handle.ready, log)
+        handle.close()
+        self._post(exited)
+
+    def _is_for_memory(self, handle: SlotHandle, status: int, *, oom: bool) -> bool:
+        """Return True if a slot was killed for lack of memory, by the kernel or by us.
+
+        Two slots may run out of memory at once: we kill one, and the kernel the other. The fork server knows
+        only how many the kernel has killed. Its kill may be told of the slot that we have killed.
+        """
+        if status != _KILLED:
+            return False
+        if handle.killed:
+            if oom:
+                self._kernel_killed_another = monotonic()
+            return handle.out_of_memory
+        if not oom and monotonic() - self._kernel_killed_another < LONGEST_DEATH:
+            self._kernel_killed_another = -math.inf
+            return True
+        return oom
+
+    # --- slots' sockets ---
+
+    def _ready(self, handle: SlotHandle) -> None:
+        """The slot's socket is readable, or writable again."""
+        unsent = handle.unsent
+        if unsent and handle.wants_write:
+            handle.write()
+        self._queue.extend(handle.read())
+        if handle.at_end:
+            # The fork server reports deaths. A slot whose task has closed the socket, or that sends invalid
+            # frames, must not live on.
+            self._selector.remove(handle.sock.fileno())
+            self._kill(handle)
+        elif unsent:
+            self._pump(handle)
+
+    def _pump(self, handle: SlotHandle) -> None:
+        if handle.pump():
+            self.deadline = self._retry_at = monotonic() + _RETRY
+        self._watch_writes(handle)
+
+    def _watch_writes(self, handle: SlotHandle) -> None:
+        self._selector.set_writing(handle.sock.fileno(), handle.wants_write)
+
+    # --- the loop ---
+
+    def turn(self, now: float) -> None:
+        """Send what no descriptor was left for, and close memory files that are idle, when it is time."""
+        if now >= self._retry_at:
+            self._retry_at = math.inf
+            for handle in self._handles.values():
+                self._pump(handle)
+        if now >= self._idle_look:
+            self._idle_look = now + _IDLE_LOOK
+            files.close_idle(now)
+        self.deadline = min(self._retry_at, self._idle_look)
+
+    def _post(self, event: SlotEvent) -> None:
+        if isinstance(event, SlotExited):
+            self._exits[event.slot] = event
+        self._queue.append(event)
+        if not self._dispatching:
+            self._selector.wakeup.set()
+
+    def _dispatch(self, timeout: float = 0) -> None:
+        """Called by the loop when something is ready."""
+        if self._dispatching:
+            raise LocalProtocolError("on_event called back into the loop")
+        self._dispatching = True
+        try:
+            self._selector.poll(timeout)
+            while self._queue:
+                event = self._queue.popleft()
+                if type(event) is SlotFinished and event.results.failed:
+                    self._note_output(event)
+                self._on_event(event)
+        finally:
+            self._dispatching = False
+
+    def _note_output(self, event: SlotFinished) -> None:
+        """Add to failures what their process has printed last."""
+        handle = self._handles.get(event.slot)
+        if handle is None:
+            return
+        self._console.catch_up(handle.output)
+        output = handle.output.text()[-_OUTPUT:]
+        for failure in event.results.failed:
+            failure.output = output
+
+    # --- the end ---
+
+    def close(self, timeout: float) -> None:
+        """End every slot and the fork server, and leave nothing behind.
+
+        Slots have `timeout` seconds to finish what they were given, then they are killed. Events of that time
+        are given to `on_event` from inside. May be called twice.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if timeout > 0:
+            for slot in list(self._handles):
+                self.stop(slot)
+            self._run_until(lambda: not self._handles, timeout)
+        for slot in list(self._handles):
+            self.kill(slot)
+        self._run_until(lambda: not self._handles, LONGEST_DEATH)
+        self._fork_server.stop()
+        self._run_until(lambda: not self._fork_server.is_running, LONGEST_DEATH)
+        self._fork_server.reap()
+        while self._queue:
+            self._on_event(self._queue.popleft())
+        self._unwatch(self._selector.fileno())
+        self._console.close(_LAST_WORDS)
+        self._selector.close()
+        _open.discard(self)
+        if not _open:
+            files.keep_spares(0)
+
+    def _run_until(self, condition: Callable[[], bool], timeout: float) -> None:
+        deadline = monotonic() + timeout
+        while not condition():
+            now = monotonic()
+            if now >= deadline:
+                return
+            self.turn(now)
+            self._dispatch(max(0.0, min(deadline, self.deadline) - now))
+
+    def close_after_fork(self) -> None:
+        """Close every descriptor in a forked child of this process; touches no process or thread."""
+        self._fork_server.close_after_fork()
+        for handle in self._handles.values():
+            handle.close()
+        self._selector.close()
+        _open.discard(self)
+
+
+_open: set[SlotSupervisor] = set()
+
+
+def _await_death(handle: SlotHandle, deadline: float) -> None:
+    """Wait until a killed slot is dead: until then it may still take a ticket."""
+    poll = select.poll()
+    if handle.pidfd is not None:
+        poll.register(handle.pidfd, select.POLLIN)
+    elif handle.pid:
+        poll.register(handle.sock, getattr(select, "POLLRDHUP", select.POLLHUP))
+    else:
+        return
+    poll.poll(max(0.0, deadline - monotonic()) * 1000)

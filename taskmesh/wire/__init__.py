@@ -1,1 +1,0 @@
-"""Messages: pure data. Nothing here opens, unpickles or decodes anything."""
