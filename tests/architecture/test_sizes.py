@@ -1,6 +1,7 @@
 """Sizes: a module, a function or a class that outgrows these has more than one job."""
 
 import ast
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ MODULE_LINES = 600
 FUNCTION_LINES = 60
 EXAMPLE_LINES = 90
 PUBLIC_METHODS = 20
+FOLDER_FILES = 20
 
 
 def test_modules_are_short_enough():
@@ -60,3 +62,10 @@ def test_example_is_short_and_numbered(path):
     assert line_count(path) <= EXAMPLE_LINES
     assert path.name[:2].isdigit()
     assert path.name[2] == "_"
+
+
+def test_a_folder_has_no_more_files_than_one_sees_at_a_glance():
+    """Issue 39: 42 files stood in the folder of the hub's machine."""
+    counts = Counter(str(path.parent) for path in python_files("taskmesh"))
+
+    assert {folder: count for folder, count in counts.items() if count > FOLDER_FILES} == {}

@@ -30,7 +30,6 @@ SHORT: dict[str, str] = {
     "taskmesh/serialize/scalars.py": "the one encoding that needs no pickle",
     "taskmesh/sockets/libzmq.py": "facts about libzmq",
     "taskmesh/spark/daemon.py": "the module that Spark starts",
-    "taskmesh/spark/jobs/groups.py": "the object that `group()` returns",
     "taskmesh/spark/jobs/spark_task.py": "the one place that asks Spark's task context",
     "taskmesh/spark/steps/errors.py": "the errors of a package",
     "taskmesh/spark/steps/ipc.py": "the format of Arrow",

@@ -16,8 +16,7 @@ from taskmesh.errors import ConfigError
 from taskmesh.settings.setting import suggestion
 from taskmesh.spark.jobs.counts import Counts
 from taskmesh.spark.jobs.driver_mesh import driver_mesh
-from taskmesh.spark.jobs.groups import MeshGroups
-from taskmesh.spark.jobs.offload import OFFLOAD, check_barrier, check_daemon, offloaded
+from taskmesh.spark.jobs.offload import OFFLOAD, MeshGroups, check_barrier, check_daemon, offloaded
 from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
 from taskmesh.spark.jobs.rdds import MeshRDD
 from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
