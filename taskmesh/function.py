@@ -16,7 +16,7 @@ from taskmesh.serialize.values import is_by_value_module
 
 if TYPE_CHECKING:
     from taskmesh.client.futures.future import TaskFuture
-    from taskmesh.client.schedule import ScheduledTask
+    from taskmesh.client.scheduled_functions import ScheduledTask
     from taskmesh.schedule import Schedule
 
 P = ParamSpec("P")
@@ -200,7 +200,7 @@ def _decorated(fn: Callable[..., Any], options: TaskOptions, when: object = None
         raise TypeError(f"@task decorates a function, not {fn!r}; options are given by name")
     made = Task(fn, options)
     if when is not None:
-        from taskmesh.client.schedule import ScheduledTask  # most tasks have no schedule
+        from taskmesh.client.scheduled_functions import ScheduledTask  # most tasks have no schedule
 
         made.scheduled = ScheduledTask(made.__wrapped__, options, when)
         made.scheduled.register()

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
+from taskmesh.client.dependencies import attached, checked_id
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.waiters import running_loop
 from taskmesh.client.options import OptionValues, is_name
 from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
-from taskmesh.client.upstream import attached, checked_id
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
@@ -339,7 +339,7 @@ class Mesh(Submitter):
             TaskMeshError: the hub refuses, and says why.
             HubUnreachable: the hub does not answer.
         """
-        from taskmesh.client.schedule import check_options, firing_spec, schedule_of
+        from taskmesh.client.scheduled_functions import check_options, firing_spec, schedule_of
 
         if not isinstance(name, str) or not is_name(name) or not name:
             raise ConfigError(

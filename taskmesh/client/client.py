@@ -36,8 +36,8 @@ from taskmesh.messages.schedules import Declaration
 from taskmesh.pool.slots.nested import in_slot
 from taskmesh.schedule import declarations, declarers
 from taskmesh.serialize.code import Carried, FunctionCodec
+from taskmesh.serialize.dependencies import Collection, value_of
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
-from taskmesh.serialize.upstream import Collection, value_of
 from taskmesh.serialize.values import FutureFound
 
 if TYPE_CHECKING:

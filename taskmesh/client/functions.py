@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from taskmesh.client.dependencies import attached
 from taskmesh.client.futures.future import OpenRun, TaskTable
 from taskmesh.client.options import WHEN, TaskOptions, is_name
-from taskmesh.client.upstream import attached
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.messages.runs import CHUNK, LONGEST_NAME, PICKLE, Spec

@@ -262,10 +262,10 @@ def _read_at(value: object) -> datetime | None:
 
 
 def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
+    from taskmesh.client.dependencies import checked_id
     from taskmesh.client.futures.future import (
         TaskFuture,  # a module of tasks that a slot imports has no use for it
     )
-    from taskmesh.client.upstream import checked_id
 
     is_one = isinstance(value, TaskFuture | str) or not isinstance(value, Iterable)
     given: tuple[Any, ...] = (value,) if is_one else tuple(cast("Iterable[Any]", value))

@@ -14,6 +14,7 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from taskmesh.client.dependencies import UpstreamTasks
 from taskmesh.client.futures.callbacks import CallbackThread
 from taskmesh.client.futures.completion import Completion, End, complete, end_of
 from taskmesh.client.futures.future import RAW, OpenRun, TaskFuture
@@ -21,7 +22,6 @@ from taskmesh.client.futures.outcome import Success
 from taskmesh.client.futures.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.client.runs import by_run, dependent_run, depends, sent_run
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
-from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.messages.runs import DoneRun, Failed, Progress, Run, Spec

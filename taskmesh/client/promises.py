@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from taskmesh.client.client import Client
+from taskmesh.client.dependencies import KEPT_VALUE
 from taskmesh.client.functions import spec_of
 from taskmesh.client.futures.future import OpenRun, TaskFuture
 from taskmesh.client.options import TaskOptions, is_name
-from taskmesh.client.upstream import KEPT_VALUE
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.messages import mesh_messages as m

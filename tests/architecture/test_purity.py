@@ -46,7 +46,7 @@ SPECIAL_NEEDS = {
     ),  # which Python defers annotations
     "taskmesh/serialize/encoding.py": frozenset({"sys"}),  # the module that a function is of
     "taskmesh/serialize/namespaces.py": frozenset({"threading", "uuid"}),  # a random name; threads unpickle
-    "taskmesh/serialize/upstream.py": frozenset({"contextvars"}),  # the call that a thread encodes
+    "taskmesh/serialize/dependencies.py": frozenset({"contextvars"}),  # the call that a thread encodes
     "taskmesh/serialize/reducers.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }
 

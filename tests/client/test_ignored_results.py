@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from taskmesh import Mesh, TaskState, task
-from taskmesh.client.upstream import UpstreamTasks
+from taskmesh.client.dependencies import UpstreamTasks
 from taskmesh.errors import ConfigError, DependencyError
 from tests.harness.waiting import wait_until
 

@@ -6,7 +6,7 @@ from taskmesh import Mesh
 from taskmesh.errors import ConfigError, RemoteError, SerializationError
 from taskmesh.messages.runs import Value
 from taskmesh.serialize import payload
-from taskmesh.serialize.upstream import provided, value_of
+from taskmesh.serialize.dependencies import provided, value_of
 from tests.hosting import workload
 
 pytestmark = pytest.mark.usefixtures("processes")

@@ -10,7 +10,7 @@ from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DoneRun, LaneRun, Run, Spec, Value
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
-from taskmesh.serialize.upstream import provided, provided_value
+from taskmesh.serialize.dependencies import provided, provided_value
 from tests.harness.cluster import Cluster
 from tests.harness.keys import Ring
 from tests.harness.programs import Programs

@@ -40,9 +40,9 @@ from taskmesh.messages.runs import (
     Spec,
 )
 from taskmesh.pool.slots.nested import in_slot
+from taskmesh.serialize.dependencies import is_collecting, itself, reduced
 from taskmesh.serialize.payload import Payload, loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
-from taskmesh.serialize.upstream import is_collecting, itself, reduced
 from taskmesh.system.clock import monotonic
 
 T = TypeVar("T")

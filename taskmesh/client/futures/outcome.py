@@ -30,9 +30,9 @@ from taskmesh.errors import (
 )
 from taskmesh.messages.runs import DEPENDENCY, NOT_DURABLE, UNKNOWN, DoneRun, Failed, Value
 from taskmesh.messages.slot_messages import SlotFailure
+from taskmesh.serialize.dependencies import is_plain, loads_value, provided_value
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import Payload, loads_chunk_values
-from taskmesh.serialize.upstream import is_plain, loads_value, provided_value
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from taskmesh.pool.slots.soft_timeout import SoftTimeout
 from taskmesh.pool.slots.streams import Streams
 from taskmesh.pool.slots.tickets import ticket
 from taskmesh.retry import verdict
-from taskmesh.serialize import code, payload, upstream
+from taskmesh.serialize import code, payload
 from taskmesh.serialize.chunks import FLAT, BadItem, snapshot
 from taskmesh.serialize.namespaces import Scope, enter
 from taskmesh.serialize.values import class_name
@@ -242,7 +242,7 @@ class TaskRunner:
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
         """Map chunks, and calls with a time limit, a codec of their own, or outcomes of other tasks."""
-        with upstream.provided(run.values, plain=spec.codec == SAFE):
+        with dependencies.provided(run.values, plain=spec.codec == SAFE):
             return self._perform_each(run, spec, function, mine)
 
     def _perform_each(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
