@@ -33,7 +33,7 @@ from taskmesh.pool.slots.soft_timeout import SoftTimeout
 from taskmesh.pool.slots.streams import Streams
 from taskmesh.pool.slots.tickets import ticket
 from taskmesh.retry import verdict
-from taskmesh.serialize import code, payload
+from taskmesh.serialize import code, dependencies, payload
 from taskmesh.serialize.chunks import FLAT, BadItem, snapshot
 from taskmesh.serialize.namespaces import Scope, enter
 from taskmesh.serialize.values import class_name
