@@ -229,34 +229,34 @@ D20 A part of what an XSUB sends is taken for a subscription when it begins with
 """
 
 TASK_LEVEL = """
-PIPE-01 hub/test_collector.py::test_a_success_is_delivered_once
-PIPE-02 hub/test_ventilator.py::test_pools_are_served_in_turn
-PIPE-04 hub/test_collector.py::test_arguments_and_results_pass_as_they_came
-PIPE-05 hub/test_ventilator.py::test_a_full_pool_gives_no_other_a_second_turn
-PIPE-06 hub/test_ventilator.py::test_no_work_before_the_pool_has_dialled_its_lane
-PIPE-07 hub/test_pools.py::test_what_the_pool_still_holds_moves_over_and_is_not_sent_again
-PIPE-08 hub/test_pools.py::test_it_opens_a_lane_and_is_answered
-PIPE-09 hub/test_pools.py::test_a_pool_that_says_goodbye_is_gone_at_once
-PIPE-10 hub/test_pools.py::test_after_the_lease_its_work_goes_to_others
-PIPE-11 hub/test_ventilator.py::test_instant_tasks_fill_the_window
-PIPE-12 hub/test_ventilator.py::test_a_long_task_is_never_sent_ahead
-PIPE-13 hub/test_ventilator.py::test_a_full_pool_gives_no_other_a_second_turn
-PIPE-14 hub/test_submission.py::test_beyond_the_clients_tasks_it_is_told_to_come_again
-PIPE-15 hub/test_ventilator.py::test_a_pool_that_takes_no_work_gets_none
-PIPE-16 hub/test_submission.py::test_beyond_the_clients_tasks_it_is_told_to_come_again
-PIPE-17 hub/test_collector.py::test_the_first_success_of_any_attempt_wins
-PIPE-19 hub/test_collector.py::test_arguments_and_results_pass_as_they_came
-PIPE-20 hub/test_lanes.py::test_reports_count_once_in_any_order
-PIPE-21 pool/test_spool.py::test_what_gathered_without_a_session_goes_in_several_reports
-PIPE-22 pool/test_pool.py::test_everything_held_is_listed_and_reported_again
-PIPE-23 hub/test_pools.py::test_repeated_after_its_session_has_ended_it_opens_another
-PIPE-24 hub/test_collector.py::test_the_first_success_of_any_attempt_wins
-PIPE-25 hub/test_collector.py::test_so_does_one_that_comes_while_a_retry_waits
-PIPE-26 test_results_not_taken.py::test_no_more_is_run_until_the_client_has_taken_its_results
-PIPE-27 hub/test_collector.py::test_reports_out_of_order_all_count
-PIPE-28 hub/test_collector.py::test_everybody_who_waits_gets_the_outcome
+PIPE-01 hub/machine/test_collector.py::test_a_success_is_delivered_once
+PIPE-02 hub/machine/test_ventilator.py::test_pools_are_served_in_turn
+PIPE-04 hub/machine/test_collector.py::test_arguments_and_results_pass_as_they_came
+PIPE-05 hub/machine/test_ventilator.py::test_a_full_pool_gives_no_other_a_second_turn
+PIPE-06 hub/machine/test_ventilator.py::test_no_work_before_the_pool_has_dialled_its_lane
+PIPE-07 hub/machine/test_pools.py::test_what_the_pool_still_holds_moves_over_and_is_not_sent_again
+PIPE-08 hub/machine/test_pools.py::test_it_opens_a_lane_and_is_answered
+PIPE-09 hub/machine/test_pools.py::test_a_pool_that_says_goodbye_is_gone_at_once
+PIPE-10 hub/machine/test_pools.py::test_after_the_lease_its_work_goes_to_others
+PIPE-11 hub/machine/test_ventilator.py::test_instant_tasks_fill_the_window
+PIPE-12 hub/machine/test_ventilator.py::test_a_long_task_is_never_sent_ahead
+PIPE-13 hub/machine/test_ventilator.py::test_a_full_pool_gives_no_other_a_second_turn
+PIPE-14 hub/machine/test_submission.py::test_beyond_the_clients_tasks_it_is_told_to_come_again
+PIPE-15 hub/machine/test_ventilator.py::test_a_pool_that_takes_no_work_gets_none
+PIPE-16 hub/machine/test_submission.py::test_beyond_the_clients_tasks_it_is_told_to_come_again
+PIPE-17 hub/machine/test_collector.py::test_the_first_success_of_any_attempt_wins
+PIPE-19 hub/machine/test_collector.py::test_arguments_and_results_pass_as_they_came
+PIPE-20 hub/machine/test_lanes.py::test_reports_count_once_in_any_order
+PIPE-21 pool/machine/test_spool.py::test_what_gathered_without_a_session_goes_in_several_reports
+PIPE-22 pool/machine/test_pool.py::test_everything_held_is_listed_and_reported_again
+PIPE-23 hub/machine/test_pools.py::test_repeated_after_its_session_has_ended_it_opens_another
+PIPE-24 hub/machine/test_collector.py::test_the_first_success_of_any_attempt_wins
+PIPE-25 hub/machine/test_collector.py::test_so_does_one_that_comes_while_a_retry_waits
+PIPE-26 core/test_results_not_taken.py::test_no_more_is_run_until_the_client_has_taken_its_results
+PIPE-27 hub/machine/test_collector.py::test_reports_out_of_order_all_count
+PIPE-28 hub/machine/test_collector.py::test_everybody_who_waits_gets_the_outcome
 """
-"""The test in tests/core that holds ventilator and collector to a clause; a lane is a PUSH, and the collector
+"""The test of machines that holds ventilator and collector to a clause; a lane is a PUSH, and the collector
 a PULL, so the sockets alone keep PIPE-03 and PIPE-18."""
 
 KEYWORDS = ("SHALL NOT", "MUST NOT", "SHALL", "MUST", "SHOULD", "MAY", "-")

@@ -37,7 +37,7 @@ of its reports. Where the framework promises more than a socket, the test shows 
 would discard with a peer are pushed again, and results that a pool has sent count even when it is gone.
 A lane is a Push and the collector a Pull: the sockets alone keep PIPE-03 and PIPE-18.
 
-| clause | what it asks for | shown in tests/core by |
+| clause | what it asks for | shown in tests/ by |
 |---|---|---|\
 """
 

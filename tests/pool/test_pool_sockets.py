@@ -16,6 +16,7 @@ from taskmesh.pool import sockets as pool_sockets
 from taskmesh.pool.sockets import FEW_HELLOS, PoolSockets
 from taskmesh.sockets import Context, Pull, Router, SocketError
 from taskmesh.system.loop import Loop
+from tests.harness.pyzmq_collector import pyzmq_collector  # noqa: F401  a fixture of all tests here
 from tests.harness.waiting import wait_until
 
 

@@ -241,7 +241,7 @@ _SUPERVISOR = """
     import os, signal, sys
     sys.path[:] = {path!r}
     from tests.pool.slots.driver import Driver
-    from tests.pool import tasks
+    from tests.pool.slots import tasks
     driver = Driver()
     driver.start(0, 1)
     child = driver.result(0, driver.call(0, tasks.leave_child_behind_hooks, ({child!r},))[0])
@@ -309,7 +309,7 @@ _CLEAN = """
     import sys
     sys.path[:] = {path!r}
     from tests.pool.slots.driver import Driver
-    from tests.pool import tasks
+    from tests.pool.slots import tasks
     with Driver(tee=True) as driver:
         driver.start(0, 1)
         assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2

@@ -1,3 +1,0 @@
-"""Things that the tests of the pool leave to pyzmq."""
-
-from tests.harness.pyzmq_collector import pyzmq_collector  # noqa: F401  a fixture of all tests here
