@@ -1,7 +1,7 @@
 """A mesh that listens: an embedded hub that pools and clients elsewhere dial, in a thread of the program.
 
 Its own client, and its own pool if it has slots, share the hub's loop as in any embedded mesh; what dials in
-comes over the sockets of a hub program (docs/adr/0029).
+comes over the sockets of a hub program (docs/adr/0003).
 """
 
 from __future__ import annotations

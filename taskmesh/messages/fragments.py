@@ -1,7 +1,7 @@
 """Large messages travel as several, and are put together again where they arrive.
 
 libzmq gathers all frames of a message, and each frame whole, before anybody can look at them: who receives
-bounds that by frames that are small (docs/adr/0019). So a message of more than FRAGMENT bytes is cut into
+bounds that by frames that are small (docs/adr/0017). So a message of more than FRAGMENT bytes is cut into
 fragments, messages of their own, which a frame with a mark begins:
 
     0xC1 "TM" 0x01, sender, number of the message, bytes before this fragment, in all, and of the header

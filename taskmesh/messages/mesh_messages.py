@@ -1,6 +1,6 @@
 """The messages that clients, hub and pools speak, as msgspec structs.
 
-The core's machines take in and give out these very shapes (docs/adr/0005). Nobody changes one given away.
+The core's machines take in and give out these very shapes (docs/adr/0003). Nobody changes one given away.
 """
 
 from __future__ import annotations
@@ -489,7 +489,6 @@ class PoolCommand(msgspec.Struct, tag=65):
     """pause | resume | drain, for the process of this `instance`: others may wait for its name."""
 
     verb: Name
-    number: int = 0
     instance: int = 0
 
 

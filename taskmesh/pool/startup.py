@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable
 
 from taskmesh.core.events import SlotExited
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.machine.slots import how_ended
 from taskmesh.pool.slots.supervisor import NO_PROCESS
 from taskmesh.system.clock import monotonic
 
@@ -70,19 +70,6 @@ class SlotStarts:
 def start_failure(exited: SlotExited) -> str:
     """Return why a slot did not come up: how its process ended, and its last output."""
     log = exited.log[-LONGEST_OUTPUT:].strip()
-    if exited.oom:
-        how = "it was killed for lack of memory"
-    elif exited.status < 0:
-        how = f"its process was killed by {_signal_name(-exited.status)}"
-    elif exited.status != NO_PROCESS or not log:
-        how = f"its process ended with exit code {exited.status}"
-    else:
+    if exited.status == NO_PROCESS and log:
         return log
-    return f"{how} before it was ready{f': {log}' if log else ''}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time one
-        return f"signal {number}"
+    return f"{how_ended(exited)} before it was ready{f': {log}' if log else ''}"

@@ -280,7 +280,7 @@ class PoolSessions:
         if state in (lane.wished, "draining"):
             lane.wished = ""
             return state
-        self._hub.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
+        self._hub.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], lane.instance)))
         return lane.wished
 
     def _running(self, lane: Lane, running: list[Progress], *, stalled: bool) -> m.Notice | None:

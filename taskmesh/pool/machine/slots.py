@@ -470,8 +470,14 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
 def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
-    how = f"exit code {exited.status}"
+    return f"{how_ended(exited)}; last output: {exited.log[-MAX_LOG:]}" if exited.log else how_ended(exited)
+
+
+def how_ended(exited: SlotExited) -> str:
+    """Return the end of a slot's process in words."""
+    if exited.oom:
+        return "killed for lack of memory"
     if exited.status < 0:
-        how = f"signal {-exited.status} ({signal.strsignal(-exited.status) or 'unknown'})"
-    text = "killed for lack of memory" if exited.oom else f"its process ended with {how}"
-    return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text
+        name = signal.strsignal(-exited.status) or "unknown"
+        return f"its process ended with signal {-exited.status} ({name})"
+    return f"its process ended with exit code {exited.status}"

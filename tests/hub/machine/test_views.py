@@ -186,7 +186,7 @@ class TestCommands:
         rig.submit(1, 1)
 
         assert rig.held[session] == []
-        assert Publish("p", m.PoolCommand("pause", 8, 1)) in [Publish(*one) for one in rig.published]
+        assert Publish("p", m.PoolCommand("pause", 1)) in [Publish(*one) for one in rig.published]
 
     def test_it_is_repeated_until_the_beats_obey(self, rig):
         session = rig.join()

@@ -250,21 +250,21 @@ class Views:
                 case "schedule-pause" | "schedule-resume" | "schedule-remove" | "schedule-run":
                     value = self._obey_for_schedule(verb, target)
                 case "pause" | "resume" | "drain":
-                    value = self._order(verb, self._addressed(target), number, now)
+                    value = self._order(verb, self._addressed(target), now)
                 case "scale-in":
-                    value = self._order("drain", self._idlest(target), number, now)
+                    value = self._order("drain", self._idlest(target), now)
                 case _:
                     raise QuestionError(f"no such command: {verb!r}; there are {', '.join(VERBS)}")
         except QuestionError as error:
             return m.Answer(number, None, str(error))
         return m.Answer(number, value)
 
-    def _order(self, verb: str, lanes: Iterable[Lane], number: int, now: float) -> list[dict[str, object]]:
+    def _order(self, verb: str, lanes: Iterable[Lane], now: float) -> list[dict[str, object]]:
         """Tell pools what they are to do; return a row for each."""
         rows = []
         for lane in lanes:
             lane.wish(verb)
-            self._hub.publish(lane.pool, m.PoolCommand(verb, number, lane.instance))
+            self._hub.publish(lane.pool, m.PoolCommand(verb, lane.instance))
             heard = round(now - lane.heard, 3)
             rows.append(
                 {"pool": lane.pool, "session": lane.session, "running": at_work(lane), "heard": heard}
