@@ -2,8 +2,7 @@
 
 import ast
 import re
-
-import pytest
+from pathlib import Path
 
 from tests.architecture.diagrams import BLOCK, PAGE, drawings, drawn
 from tests.architecture.source import ROOT, nodes, python_files
@@ -23,25 +22,31 @@ def test_every_drawing_stands_on_the_page():
     assert {name for _, name, _ in BLOCK.findall(page())} == drawings().keys()
 
 
+def found(name: str) -> Path:
+    """A path of the page: below taskmesh/, or from the root of the checkout."""
+    return ROOT / name if name.startswith(("taskmesh/", "tests/")) else ROOT / "taskmesh" / name
+
+
 def test_files_and_folders_that_the_page_names_exist():
     named = set(NAMED.findall(page()))
 
-    assert named
-    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not found(name).exists()] == []
 
 
-@pytest.mark.parametrize("owner", ["client", "core", "hosting", "hub", "link", "messages", "pool"])
-def test_names_of_code_that_the_page_uses_are_there(owner):
-    """`taskmesh/hub/machine/machine.py` `HubMachine._finish`: class and method are in the file."""
+def test_names_of_code_that_the_page_uses_are_there():
+    """`hub/machine/machine.py` `HubMachine._finish`: class and method are in the file."""
+    pairs = re.findall(r"`([\w/]+\.py)`\s`([\w.]+)`", page())
     lost = []
-    for path, names in re.findall(rf"`(taskmesh/{owner}/[\w/]+\.py)` `([\w.]+)`", page()):
-        text = (ROOT / path).read_text(encoding="utf-8")
+    for path, names in pairs:
+        text = found(path).read_text(encoding="utf-8")
         lost += [
             f"{path}: {name}"
             for name in names.split(".")
             if not re.search(rf"\b(class|def) {name}\b|^{name}\b", text, re.MULTILINE)
         ]
 
+    assert len(pairs) > 40
     assert lost == []
 
 
