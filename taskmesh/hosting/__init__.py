@@ -1,1 +1,1 @@
-"""Hosts of a mesh: a thread of the program, a child process, or programs elsewhere have its hub and slots."""
+"""Hosts of a mesh's hub and slots: a thread of the program, a child process, or other programs."""

@@ -90,7 +90,7 @@ a lane is stuck | `RECALL_AFTER`: an idle lane gets its tasks; `SILENCE`: no mor
 `OVERDUE`: unstarted tasks return
 a slot is stuck | its tasks return after `STEAL_AFTER`, or `UNSTICK_AFTER` if no slot is idle
 """
-"""What the machines keep time by; the value of each name is put behind it."""
+"""Rows of the table of times: an event, and the constants by which machines time it."""
 
 
 def causes(title: str, start: Enum, kind: type[Enum], table: Table) -> list[str]:

@@ -101,7 +101,7 @@ class HubMachine:
 
     def take(self, event: object, now: float) -> None:
         """Take in one event."""
-        self._pass(now)
+        self._advance(now)
         if isinstance(event, ev.FromPool):  # a class pattern that takes fields, or fails, takes longer
             self._on_pool_message(event, now)
         elif isinstance(event, ev.FromClient):
@@ -113,7 +113,7 @@ class HubMachine:
 
     def act(self, now: float) -> list[HubAction]:
         """Return what is to be done after the events that were taken in; see `link.shell.Machine`."""
-        self._pass(now)
+        self._advance(now)
         self._finish(now)
         actions = self.state.out
         self.state.out = []
@@ -420,8 +420,8 @@ class HubMachine:
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def _pass(self, now: float) -> None:
-        """Let time pass; where it did so at once, the hub stood still, and nobody is late for that."""
+    def _advance(self, now: float) -> None:
+        """Advance the time. After a gap the hub has stood still: every lease is extended by it."""
         gap = now - self.state.now
         if gap > self.config.stall:
             self._extend(gap)

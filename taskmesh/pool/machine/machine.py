@@ -82,7 +82,7 @@ class PoolMachine:
         """Take in one event."""
         if self._left:
             return
-        self._pass(now)
+        self._advance(now)
         if isinstance(event, ev.SlotFinished):  # a class pattern takes longer
             self._on_finished(self.slots[event.slot], event.results, now)
         elif isinstance(event, ev.FromHub):
@@ -100,7 +100,7 @@ class PoolMachine:
     def act(self, now: float) -> list[PoolAction]:
         """Return what is to be done after the events that were taken in; see `link.shell.Machine`."""
         if not self._left:
-            self._pass(now)
+            self._advance(now)
             self._finish(now)
         actions = self._out[:]
         self._out.clear()
@@ -127,8 +127,8 @@ class PoolMachine:
         """Raise AssertionError when the machine's own books do not agree; for tests."""
         check_pool(self.slots, self.scheduler, self._spool)
 
-    def _pass(self, now: float) -> None:
-        """Let time pass; where a lease did so at once, this process stood still."""
+    def _advance(self, now: float) -> None:
+        """Advance the time. After a gap of a lease this process has stood still."""
         if self.member.session and now - self._now > self.member.lease:
             self._slept(now)
         self._now = max(self._now, now)

@@ -470,7 +470,8 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
 def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
-    return f"{how_ended(exited)}; last output: {exited.log[-MAX_LOG:]}" if exited.log else how_ended(exited)
+    text = how_ended(exited)
+    return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text
 
 
 def how_ended(exited: SlotExited) -> str:

@@ -1,3 +1,3 @@
-"""Things that the tests of the client's port leave to pyzmq."""
+"""The fixture that all tests of the client's port need: ZeroMQ is warm."""
 
 from tests.harness.pyzmq_collector import pyzmq_collector  # noqa: F401  a fixture of all tests here
