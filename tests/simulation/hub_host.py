@@ -115,6 +115,7 @@ class HubHost(Host[HubMachine]):
         self.stranger_hears: Callable[[m.ToClient], None] = lambda message: None
         self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
+        self._instances: dict[str, int] = {}
         self._acked: dict[tuple[int, str, int], list[tuple[int, list[tuple[int, int]]]]] = {}
 
     @property
@@ -275,6 +276,7 @@ class HubHost(Host[HubMachine]):
         super().kill()
         self.lanes.clear()
         self._by_session.clear()
+        self._instances.clear()
         limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
         self._lives += 1
         epoch = FAR - self._lives if self.falling else self._lives
@@ -359,10 +361,7 @@ class HubHost(Host[HubMachine]):
                 case act.Publish(pool=pool, message=message):
                     self._publish(pool, message)
                 case act.OpenLane(session=session, pool=pool):
-                    lane = self._by_session[session] = LaneEnd(session, pool)
-                    endpoint = f"{self.epoch}:{session}"
-                    self.lanes[endpoint] = lane
-                    self.tell(ev.LaneOpened(session, endpoint))
+                    self._open_lane(session, pool)
                 case act.CloseLane(session=session):
                     self._close(session)
                 case act.LogEvent() | act.WriteJournal():
@@ -493,13 +492,20 @@ class HubHost(Host[HubMachine]):
 
     def _publish(self, pool: str, message: m.ToPool) -> None:
         if isinstance(message, m.PoolCommand):
-            lane = self.machine.pools.lane_of(pool)
-            instance = lane.instance if lane is not None else message.instance  # its lease may be over by now
+            instance = self._instances.get(pool, message.instance)  # its lease may be over by now
             self.setting.audit.commanded.add((pool, instance))
             if message.verb == "drain":
                 self.dismissed.append(pool)
         for link in self._far.control(pool):
             self.setting.network.send(link, message)
+
+    def _open_lane(self, session: int, pool: str) -> None:
+        held = self.machine.state.lanes.get(session)
+        if held is not None:
+            self._instances[pool] = held.instance
+        endpoint = f"{self.epoch}:{session}"
+        self.lanes[endpoint] = self._by_session[session] = LaneEnd(session, pool)
+        self.tell(ev.LaneOpened(session, endpoint))
 
     def _push(self, session: int, message: m.Tasks) -> None:
         lane = self._by_session[session]

@@ -401,7 +401,7 @@ class World:
 
     def _settled(self) -> bool:
         machine = self.hub.machine
-        tasks = machine.state.ledger.tasks or machine.submissions.late
+        tasks = machine.state.ledger.tasks or machine.state.late
         return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:

@@ -416,7 +416,8 @@ class Clients:
 
     def _is_idle(self, session: ClientSession) -> bool:
         """Return True if the hub keeps nothing for a client."""
-        return not session.size and not session.has_news and not self._ledger.account(session.client).tasks
+        waiting = self._ledger.account(session.client).tasks or session.client in self._hub.late
+        return not waiting and not session.size and not session.has_news
 
     def _full(self) -> str:
         """Return the reason to refuse a further client, or "". Idle absent clients are forgotten first."""

@@ -22,7 +22,7 @@ from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.recovery import QUIET_BEATS, Recovery
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.machine.unclaimed import Unclaimed
-from taskmesh.messages.journal_entries import HOUSE, JournalHouse
+from taskmesh.messages.journal_entries import HOUSE, JournalChunk, JournalHouse
 from taskmesh.messages.mesh_messages import ToClient, ToPool
 from taskmesh.messages.runs import Spec
 
@@ -90,6 +90,7 @@ class HubState:
         letters: tasks that have ended badly while nobody waited for them.
         sinks: outcomes that go to consumers.
         house: the hub's own clients.
+        late: what the journal has of tasks whose upstream is unknown, by client: it may come with that.
         unwritten: clients of whose Submits the journal has not all.
         clock_offset: the time on the wall less the hub's own; None before the shell has told it.
         acks_due: clients that are to hear how many of their Submits are in the ledger, and by when.
@@ -116,6 +117,7 @@ class HubState:
         self.letters = DeadLetters(config.kept_bytes, self.journal)
         self.sinks = Sinks(config, self.ledger.weigh)
         self.house = House(config.epoch, self.journal)
+        self.late: dict[int, list[JournalChunk]] = {}
         self.unwritten: dict[int, ClientSession] = {}
         self.clock_offset: float | None = None
         self.acks_due: dict[int, float] = {}

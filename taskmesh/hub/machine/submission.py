@@ -79,7 +79,6 @@ class Submissions:
         self._schedules = schedules
         self._sink_values = sink_values
         self._owners = owners
-        self.late: dict[int, list[JournalChunk]] = {}
         self._late_until = 0.0
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
@@ -114,7 +113,7 @@ class Submissions:
         if submit.whole:  # it has had the outcomes of what it has not brought, or has given it up
             self._ledger.account(session.client).whole = True
             self._cancellations.drop_unclaimed(session.client, only_bound=False)
-            for chunk in self.late.pop(session.client, ()):
+            for chunk in self._hub.late.pop(session.client, ()):
                 self._drop_late(session.client, [seq for run in chunk.runs for seq in run.seqs])
         self._acknowledge(session, submit, size, now)
 
@@ -123,7 +122,7 @@ class Submissions:
         hub, account = self._hub, self._ledger.account(session.client)
         runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec)]
         if any(run.again for run in runs):
-            base, is_late = session.client << SEQ_BITS, session.client in self.late
+            base, is_late = session.client << SEQ_BITS, session.client in self._hub.late
             tasks, finished = self._ledger.tasks, account.finished
             known = {
                 seq
@@ -185,7 +184,7 @@ class Submissions:
         """Enter tasks of a journal as if their client had submitted them again, unless they are late."""
         if self._hub.dependencies.missing(chunk.client, chunk.runs, ()):
             self._late_until = now + LEASES * self._config.lease
-            self.late.setdefault(chunk.client, []).append(chunk)
+            self._hub.late.setdefault(chunk.client, []).append(chunk)
         else:
             self._restore(chunk, now)
 
@@ -197,11 +196,11 @@ class Submissions:
 
     def sweep(self, now: float) -> None:
         """Enter tasks of the journal whose upstream does not come any more, unless their client is here."""
-        if not self.late or now < self._late_until:
+        if not self._hub.late or now < self._late_until:
             return
         sessions = self._hub.clients
-        away = [client for client in self.late if client not in sessions or not sessions[client].present]
-        for chunk in [chunk for client in away for chunk in self.late.pop(client)]:
+        away = [client for client in self._hub.late if client not in sessions or not sessions[client].present]
+        for chunk in [chunk for client in away for chunk in self._hub.late.pop(client)]:
             self._restore_late(chunk, now)
         self._hub.dependencies.drop_unused()
 
@@ -540,7 +539,7 @@ class Submissions:
         if self._hub.dependencies.kept:
             self._hub.dependencies.drop_kept(client, seqs)
         self._sink_values.withdraw(client, seqs)
-        if client in self.late:
+        if client in self._hub.late:
             self._drop_late(client, seqs)
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:

@@ -535,3 +535,19 @@ def test_a_window_that_no_task_asks_goes_from_the_next_hub_s_journal(rig, later)
     second.write()
     assert "w" not in kinds(second)
     assert not second.hub.state.ledger.limits.counters
+
+
+def test_what_waits_for_an_upstream_that_does_not_come_is_entered_when_its_client_is_silent(rig):
+    """Seed 240003298: its link stood, and it looked idle, since no task of its was in the ledger."""
+    rig.depend(*rig.submit(one=spec("not durable", acks="early")))
+    rig.write()
+    assert accepted(rig) == 2
+
+    again = after_death(rig)
+    session = again.join()
+    again.client()  # its link stands, and nothing comes by it
+    for _ in range(10):
+        past_recovery(again, session)
+    again.client()
+
+    assert again.outcomes() == {2: "dependency"}
