@@ -235,6 +235,28 @@ class TestJournal:
         after.report(session, done=tuple(after.held[session]))
         assert after.values_of(7)[1][first].payload == b"r"
 
+    def test_how_it_ended_before_is_not_how_it_ends_when_it_runs_again(self):
+        """Seed 250005710: that end was to be taken out of the journal, but a little later."""
+        rig = self.hub()
+        rig.client()
+        [first, _] = rig.submit(count=2, one=SILENT)
+        rig.write()
+        session = rig.join()
+        rig.tell(ev.ClientGone(1))
+        rig.report(session, done=((1, first, 1),))
+        rig.write()
+        assert [key for key in rig.journal if key.startswith("o/")]
+        rig.client()
+        acknowledge(rig)
+        again(rig, rerun(first), needing(7, first), number=2)
+        rig.write()
+
+        after = self.hub(rig.journal)
+        session = after.join()
+        pass_time(after, session, 3)
+        after.report(session, done=tuple(after.held[session]))
+        assert after.values_of(7)[1][first].payload == b"r"
+
     @pytest.mark.parametrize("end_is_written", [True, False])
     def test_a_task_that_is_entered_after_it_has_run_again_gets_the_result(self, end_is_written: bool):
         """One waits with the journal for its client, who alone knows of the other that it comes after."""

@@ -183,6 +183,8 @@ class Journal(JournalChanges):
             if spec not in self.specs.data:
                 self.specs[spec] = specs[spec].spec
         self._enter(chunk)
+        if any(run.rerun for run in entry.runs):
+            self.sweep()  # how these have ended before is not how they end now
         self.bring(entry.client, values)
 
     def bring(self, client: int, values: Iterable[Value]) -> None:
