@@ -7,6 +7,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import zmq
@@ -17,6 +18,7 @@ from taskmesh.http.metrics import Family
 from taskmesh.hub.file_limit import FileLimit, file_budget
 from taskmesh.hub.journal.journal import HubJournal
 from taskmesh.hub.lanes import LanePorts
+from taskmesh.hub.machine import owners
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.memory_limit import MemoryLimit
@@ -164,7 +166,7 @@ class ListeningHub:
         if private:
             self.private.address()
         self.machine = HubMachine(settings, monotonic())
-        sockets.is_another_s = self.machine.owners.is_another_s
+        sockets.is_another_s = partial(owners.is_another_s, self.machine.state)
         links = OwnLinks(sockets, self.private, own)
         shell = HubShell(self.machine, links, self.events, journal)
         refused = sockets.peer_errors.add

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskmesh.http.metrics import QUEUE_HELP, Family
+from taskmesh.hub.machine import clients
 from taskmesh.hub.machine.books.lanes import LaneState
 from taskmesh.hub.machine.books.ledger import states_of
 from taskmesh.hub.machine.machine import HubMachine
@@ -36,7 +37,7 @@ def queues(machine: HubMachine) -> dict[str, dict[str, int]]:
 
 def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Family]:
     """Return the metrics of a hub; `peer_errors` are counts of them, by kind."""
-    hub, collector = machine.state, machine.collector
+    hub, told = machine.state, machine.state.diagnostics
     ledger, lanes, cache = hub.ledger, hub.lanes.values(), hub.result_cache
     found = [
         Family(
@@ -51,7 +52,7 @@ def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Fa
         ({"state": state.name.lower(), "cause": cause.name.lower()}, count)
         for (state, cause), count in sorted(ledger.counts.items())
     ]
-    present = sum(session.present for session in machine.clients.programs())
+    present = sum(session.present for session in clients.programs(hub))
     finished = ledger.accepted - sum(states_of(ledger).values())
     found += [
         Family("taskmesh_pools", "Pool sessions by state.", states),
@@ -64,19 +65,17 @@ def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Fa
         Family("taskmesh_tasks_finished_total", "Tasks with an outcome.", finished),
         Family("taskmesh_task_transitions_total", "What happened to tasks, in which state.", transitions),
         Family("taskmesh_tasks_bytes", "Bytes of arguments in the ledger.", ledger.size),
-        Family("taskmesh_tasks_orphaned", "Tasks whose client has left.", machine.clients.orphans),
+        Family("taskmesh_tasks_orphaned", "Tasks whose client has left.", clients.orphans(hub)),
         Family("taskmesh_clients", "Clients with an open session.", present),
-        Family("taskmesh_results_duplicate_total", "Results of tasks that had one.", collector.duplicates),
-        Family(
-            "taskmesh_results_stray_total", "Results from pools that did not have the task.", collector.strays
-        ),
-        Family("taskmesh_failures_stale_total", "Failures of attempts that did not count.", collector.stale),
-        Family("taskmesh_pools_refused", "Pools that were refused, by name.", len(machine.pools.refused)),
+        Family("taskmesh_results_duplicate_total", "Results of tasks that had one.", told.duplicates),
+        Family("taskmesh_results_stray_total", "Results from pools that did not have the task.", told.strays),
+        Family("taskmesh_failures_stale_total", "Failures of attempts that did not count.", told.stale),
+        Family("taskmesh_pools_refused", "Pools that were refused, by name.", len(told.refused)),
         Family("taskmesh_kept_outcomes", "Outcomes that are kept for whoever asks.", len(cache)),
         Family("taskmesh_kept_evicted_total", "Kept outcomes that had no room any more.", cache.evicted),
         Family("taskmesh_dead_letters", "Dead letters.", len(hub.letters.letters)),
         *_sink_families(machine),
-        *_journal_families(machine.views.journal),
+        *_journal_families(told.journal),
         Family(
             "taskmesh_peer_errors_total",
             "What peers did wrong: refused, denied, cut off.",

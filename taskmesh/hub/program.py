@@ -9,6 +9,7 @@ from taskmesh.http.side_port import side_port
 from taskmesh.hub.file_limit import socket_limit
 from taskmesh.hub.journal.journal import hub_journal
 from taskmesh.hub.listening_hub import ListeningHub, PoolInHub, Record, affordable, new_loop
+from taskmesh.hub.machine import clients
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.metrics import hub_answers
 from taskmesh.link.endpoints import Endpoints, check_local
@@ -90,7 +91,7 @@ def drain_parent_messages(loop: Loop, machine: HubMachine) -> None:
 
 def report_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
     """Log how many tasks a hub leaves behind, unless it is a child of its only client."""
-    total, orphans = len(machine.state.ledger.tasks), machine.clients.orphans
+    total, orphans = len(machine.state.ledger.tasks), clients.orphans(machine.state)
     if total and machine.state.journal is not None:
         text = "a hub with this journal goes on with those that are durable; clients submit theirs again"
         record("tasks.left", {"tasks": total, "orphans": orphans, "text": text})

@@ -26,7 +26,8 @@ RIGHTS: dict[str, frozenset[type]] = {
 }
 """Messages of each role at the gateway. The collector admits no other key than a worker's.
 
-Tasks that submit tasks show a worker's key at the gateway; `Submissions` decides which of these are accepted.
+Tasks that submit tasks show a worker's key at the gateway; `hub.machine.submission` decides which of these
+are accepted.
 """
 KEY = 32
 APPLICANTS = 10_000

@@ -56,12 +56,12 @@ OTHERS = {"failure", "progress", "held", "results", "extra", "run"}  # messages 
 
 @cache
 def assignments() -> tuple[tuple[str, str, str], ...]:
-    """Return (class and function, object, attribute) for each assignment to an attribute in the core."""
+    """Return (class or module and function, object, attribute) of each assignment in the core."""
     return tuple(
-        (f"{scope.name}.{function.name}", ast.unparse(target.value), target.attr)
+        (f"{getattr(scope, 'name', path.stem)}.{function.name}", ast.unparse(target.value), target.attr)
         for path in python_files(*MACHINES)
         for scope in nodes(path)
-        if isinstance(scope, ast.ClassDef)
+        if isinstance(scope, ast.ClassDef | ast.Module)
         for function in scope.body
         if isinstance(function, FunctionNode)
         for target in targets(function)
@@ -116,7 +116,7 @@ def test_a_counter_has_one_writer():
     found = {
         where
         for where, what, attribute in assignments()
-        for key in {(what, attribute), (what.removeprefix("self._"), attribute)}
+        for key in {(what, attribute), (what.rpartition(".")[2].removeprefix("_"), attribute)}
         if key in COUNTERS and not where.startswith(f"{COUNTERS[key]}.")
     }
 

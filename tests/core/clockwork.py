@@ -61,7 +61,7 @@ class Clockwork:
     def go(self, seconds: float) -> None:
         """Let time pass, and the hub look whenever it wants to."""
         end = self.rig.now + seconds
-        while (due := self.rig.hub.schedules.deadline) <= end:
+        while (due := self.rig.hub.state.schedules.deadline) <= end:
             self.rig.now = max(self.rig.now, due)
             self.rig.tell(ev.Tick())
         self.rig.now = end
@@ -74,7 +74,7 @@ class Clockwork:
 
     def settle(self) -> None:
         self.rig.tell(ev.Tick())
-        while self.rig.hub.schedules.deadline <= self.rig.now:
+        while self.rig.hub.state.schedules.deadline <= self.rig.now:
             self.rig.tell(ev.Tick())
         self.rig.write()
 
@@ -98,7 +98,7 @@ class Clockwork:
         return [record.extra.key[1] for record in found.values()]
 
     def view(self, name: str = "n") -> dict[str, object]:
-        return self.rig.hub.schedules.records[name].view()
+        return self.rig.hub.state.schedules.records[name].view()
 
     def events(self, kind: str) -> list[dict[str, object]]:
         return [record.fields for record in self.rig.records if record.kind == kind]

@@ -5,9 +5,11 @@ from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
+from taskmesh.core.ids import text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.hub.machine.views import task_views
 from taskmesh.link.shell import Machine
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.journal_entries import Entry
@@ -129,7 +131,7 @@ class HubRig:
         return session
 
     def session(self, pool: str = "p") -> int:
-        lane = self.hub.pools.lane_of(pool)
+        lane = self.hub.state.lane_of(pool)
         assert lane is not None
         return lane.session
 
@@ -257,6 +259,10 @@ class HubRig:
     def state(self, client: int, seq: int) -> str:
         record = self.hub.state.ledger.tasks.get(client << 64 | seq)
         return record.state.name if record is not None else "finished"
+
+    def why(self, client: int, seq: int) -> str:
+        """Return the reason that people are told why a task is not done."""
+        return str(task_views.task(self.hub.state, text_of(client << 64 | seq), self.now)["why"])
 
 
 class PoolRig:

@@ -8,6 +8,7 @@ from taskmesh.core.specs import spec_number
 from taskmesh.hub.machine.books import client_session
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.hub.machine.views import views
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DoneRun, Run, Spec
 from tests.core.rig import handle
@@ -104,7 +105,7 @@ def test_people_are_told_why(mesh):
     mesh.run_all()
     waiting = next(iter(mesh.hub.state.ledger.tasks))
 
-    view = mesh.hub.views.answer(m.Query(1, "task", f"{waiting:032x}"), mesh.now)
+    view = views.answer(mesh.hub.state, m.Query(1, "task", f"{waiting:032x}"), mesh.now)
 
     assert "client.max_bytes" in view.value["why"]
 

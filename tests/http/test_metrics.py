@@ -77,7 +77,7 @@ def test_a_hub_s_figures_have_one_name_each_and_go_up():
 
 def test_all_figures_stand_on_the_page_and_no_others():
     hub = HubRig().hub
-    hub.views.journal = {"state": "connected", "waiting_bytes": 0, "lag": 0.0}
+    hub.state.diagnostics.journal = {"state": "connected", "waiting_bytes": 0, "lag": 0.0}
     answer = hub_answers(hub, {}, lambda: pool_families(PoolRig().pool))["GET /metrics"]
     families = {family.name for family in answer()}
     told = set(re.findall(r"`(taskmesh_\w+)`", PAGE.read_text(encoding="utf-8")))

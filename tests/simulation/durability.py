@@ -157,7 +157,7 @@ class Durability:
         self._settled -= self._dropped - self.ended
         late = {
             chunk.client << SEQ_BITS | seq
-            for chunk in chain.from_iterable(hub.state.late.values())
+            for chunk in chain.from_iterable(hub.state.awaited.late.values())
             for run in chunk.runs
             for seq in run.seqs
             if seq not in state.ledger.account(chunk.client).finished

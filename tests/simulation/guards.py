@@ -10,9 +10,17 @@ from taskmesh.client.machine.submission import Ages, SubmitWindow
 from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.credit import LANE_HORIZON, Credit
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.hub.machine import pools, state, submission
-from taskmesh.hub.machine.adoption import Adoption
-from taskmesh.hub.machine.attachments import Attachments
+from taskmesh.hub.machine import (
+    adoption,
+    attachments,
+    clients,
+    collector,
+    owners,
+    pools,
+    promises,
+    state,
+    submission,
+)
 from taskmesh.hub.machine.books import backlog, ledger, result_cache
 from taskmesh.hub.machine.books.backlog import Backlog, Route, RouteQueue
 from taskmesh.hub.machine.books.dependencies import Dependencies
@@ -22,11 +30,7 @@ from taskmesh.hub.machine.books.limits import Limits, Window
 from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
 from taskmesh.hub.machine.books.states import Cause, Links, TaskRecord
 from taskmesh.hub.machine.books.timers import Timers
-from taskmesh.hub.machine.clients import Clients
-from taskmesh.hub.machine.collector import Collector
-from taskmesh.hub.machine.owners import Owners
-from taskmesh.hub.machine.pools import DesiredStates, PoolSessions
-from taskmesh.hub.machine.promises import Promises
+from taskmesh.hub.machine.state import HubState, KnownPools
 from taskmesh.hub.machine.unclaimed import Unclaimed
 from taskmesh.hub.machine.ventilator import Ventilator
 from taskmesh.messages import mesh_messages as m
@@ -42,15 +46,15 @@ Patch = pytest.MonkeyPatch
 
 def result_dedup(patch: Patch) -> None:
     """A success of a task that has its outcome already is given to the client all the same."""
-    odd = Collector._odd
+    odd = collector._on_uncommon
 
-    def give_it_again(self: Collector, run: DoneRun, index: int, session: int) -> None:
-        if run.client << SEQ_BITS | run.seqs[index] in self._ledger.tasks:
-            odd(self, run, index, session)
+    def give_it_again(hub: HubState, run: DoneRun, index: int, session: int) -> None:
+        if run.client << SEQ_BITS | run.seqs[index] in hub.ledger.tasks:
+            odd(hub, run, index, session)
         else:
-            self._give(self._part(run, [index]))
+            collector.give(hub, collector._part(run, [index]))
 
-    patch.setattr(Collector, "_odd", give_it_again)
+    patch.setattr(collector, "_on_uncommon", give_it_again)
 
 
 def delivery_dedup(patch: Patch) -> None:
@@ -67,64 +71,64 @@ def delivery_dedup(patch: Patch) -> None:
 
 def attempt_fencing(patch: Patch) -> None:
     """Failures and hand-backs count whatever attempt and session they come from."""
-    patch.setattr(Collector, "is_current", staticmethod(lambda record, task, session, attempt: True))
+    patch.setattr(collector, "is_current", lambda record, task, session, attempt: True)
 
 
 def sequence_check(patch: Patch) -> None:
     """Neither pool nor hub notices that a lane message was lost."""
-    beat = PoolSessions.on_beat
+    beat = pools.on_beat
 
     def admit(self: Membership, tasks: m.Tasks, now: float) -> bool:
         self.received = max(self.received, tasks.lane_seq)
         return self.is_mine(tasks.epoch, tasks.session)
 
-    def believe(self: PoolSessions, message: m.Beat, now: float) -> m.Notice | None:
-        lane = self.current(message.epoch, message.session)
+    def believe(hub: HubState, message: m.Beat, now: float) -> m.Notice | None:
+        lane = pools.current(hub, message.epoch, message.session)
         if lane is not None:
             lane.received_moved = now
-        return beat(self, message, now)
+        return beat(hub, message, now)
 
     patch.setattr(Membership, "admits", admit)
-    patch.setattr(PoolSessions, "on_beat", believe)
+    patch.setattr(pools, "on_beat", believe)
 
 
 def lost_message_check(patch: Patch) -> None:
     """The pool sees a gap, but when the last message is lost nobody compares the counts."""
-    beat = PoolSessions.on_beat
+    beat = pools.on_beat
 
-    def believe(self: PoolSessions, message: m.Beat, now: float) -> m.Notice | None:
-        lane = self.current(message.epoch, message.session)
+    def believe(hub: HubState, message: m.Beat, now: float) -> m.Notice | None:
+        lane = pools.current(hub, message.epoch, message.session)
         if lane is not None:
             lane.received_moved = now
-        return beat(self, message, now)
+        return beat(hub, message, now)
 
-    patch.setattr(PoolSessions, "on_beat", believe)
+    patch.setattr(pools, "on_beat", believe)
 
 
 def inventory(patch: Patch) -> None:
     """What a pool says that it still holds is not looked at."""
-    adopt = Adoption.take_inventory
+    adopt = adoption.take_inventory
 
-    def adopt_nothing(self: Adoption, lane: Lane, hello: m.Hello, *others: object) -> None:
+    def adopt_nothing(hub: HubState, lane: Lane, hello: m.Hello, *others: object) -> None:
         hello.inventory = []
-        adopt(self, lane, hello, *others)
+        adopt(hub, lane, hello, *others)
 
-    patch.setattr(Adoption, "take_inventory", adopt_nothing)
+    patch.setattr(adoption, "take_inventory", adopt_nothing)
 
 
 def adoption_check(patch: Patch) -> None:
     """A pool's inventory is believed even when another pool has the task by now."""
-    patch.setattr(Adoption, "may_adopt", staticmethod(lambda record, task, attempt, former: True))
+    patch.setattr(adoption, "may_adopt", lambda record, task, attempt, former=0: True)
 
 
 def waiters_id(patch: Patch) -> None:
     """A pool that has a task under a waiter's id is believed to have it under the record's own."""
-    adopt = Adoption.adopt
+    adopt = adoption.adopt
 
-    def forget(self: Adoption, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
-        adopt(self, record, record.id, lane, held)
+    def forget(hub: HubState, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
+        adopt(hub, record, record.id, lane, held)
 
-    patch.setattr(Adoption, "adopt", forget)
+    patch.setattr(adoption, "adopt", forget)
 
 
 def crash_blame(patch: Patch) -> None:
@@ -160,7 +164,9 @@ def ticket_generation(patch: Patch) -> None:
 
 def at_most_once(patch: Patch) -> None:
     """At-most-once tasks of a pool that is gone are sent again like others."""
-    patch.setattr(Collector, "lost", lambda self, record, failure=None: self.requeue(record, Cause.REQUEUE))
+    patch.setattr(
+        collector, "lost", lambda hub, record, failure=None: collector.requeue(hub, record, Cause.REQUEUE)
+    )
 
 
 def retry_timer(patch: Patch) -> None:
@@ -170,13 +176,13 @@ def retry_timer(patch: Patch) -> None:
 
 def lease(patch: Patch) -> None:
     """What a silent pool holds stays with it until its links are told to be lost, or it comes back."""
-    patch.setattr(PoolSessions, "check_leases", lambda self, now: None)
+    patch.setattr(pools, "check_leases", lambda hub, now: None)
 
 
 def left_behind(patch: Patch) -> None:
     """All tasks of a client that says goodbye are cancelled, also when it wants them to be run."""
-    bye = Clients.on_bye
-    patch.setattr(Clients, "on_bye", lambda self, session, *, cancel: bye(self, session, cancel=True))
+    bye = clients.on_bye
+    patch.setattr(clients, "on_bye", lambda hub, session, *, cancel: bye(hub, session, cancel=True))
 
 
 def expiry_time(patch: Patch) -> None:
@@ -191,7 +197,7 @@ def expiry_time(patch: Patch) -> None:
 
 def bound_inventory(patch: Patch) -> None:
     """After a restart nobody looks whose tasks are bound to clients that do not come back."""
-    patch.setattr(Clients, "drop_bound", lambda self, now: None)
+    patch.setattr(clients, "drop_bound", lambda hub, now: None)
 
 
 def bound_repeated(patch: Patch) -> None:
@@ -242,14 +248,14 @@ def draining_lanes(patch: Patch) -> None:
 
 def insisting(patch: Patch) -> None:
     """A command to leave is said once, and may be lost."""
-    patch.setattr(PoolSessions, "_insisted", lambda self, lane, state: state)
+    patch.setattr(pools, "_insisted", lambda hub, lane, state: state)
     patch.setitem(LANE_TRANSITIONS, (LaneState.DRAINING, LaneCause.WORK), LaneState.READY)
     patch.setitem(LANE_TRANSITIONS, (LaneState.DRAINING, LaneCause.PAUSE), LaneState.PAUSED)
 
 
 def wishes(patch: Patch) -> None:
     """What an operator wants of a pool is forgotten with its session."""
-    patch.setattr(DesiredStates, "keep", lambda self, lane: None)
+    patch.setattr(KnownPools, "keep_wish", lambda self, lane: None)
 
 
 def drain_grace(patch: Patch) -> None:
@@ -260,8 +266,8 @@ def drain_grace(patch: Patch) -> None:
 
 def left_in_order(patch: Patch) -> None:
     """What was on its way to a pool that has left is taken for started."""
-    bye = PoolSessions.on_bye
-    patch.setattr(PoolSessions, "on_bye", lambda self, session, sent: bye(self, session, sent + 1))
+    bye = pools.on_bye
+    patch.setattr(pools, "on_bye", lambda hub, session, sent: bye(hub, session, sent + 1))
 
 
 def named_process(patch: Patch) -> None:
@@ -278,25 +284,25 @@ def named_process(patch: Patch) -> None:
 
 def handed_back(patch: Patch) -> None:
     """What was handed back unstarted counts as an attempt."""
-    not_started = Collector.not_started
+    not_started = collector.not_started
 
-    def count(self: Collector, record: TaskRecord) -> None:
+    def count(hub: HubState, record: TaskRecord) -> None:
         record.returns -= 1
-        not_started(self, record)
+        not_started(hub, record)
 
-    patch.setattr(Collector, "not_started", count)
+    patch.setattr(collector, "not_started", count)
 
 
 def handed_back_before(patch: Patch) -> None:
     """It does after a restart of the hub."""
-    adopt = Adoption.adopt
+    adopt = adoption.adopt
 
-    def count(self: Adoption, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
+    def count(hub: HubState, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
         returns = record.returns
-        adopt(self, record, task, lane, held)
+        adopt(hub, record, task, lane, held)
         record.returns = returns
 
-    patch.setattr(Adoption, "adopt", count)
+    patch.setattr(adoption, "adopt", count)
 
 
 def time_to_start(patch: Patch) -> None:
@@ -364,7 +370,7 @@ def overdue_recall(patch: Patch) -> None:
 
 def pool_losses(patch: Patch) -> None:
     """What was at a pool that died is sent on, as often as that happens."""
-    patch.setattr(Collector, "died_with", lambda self, record, pool, reason: self.lost(record))
+    patch.setattr(collector, "died_with", lambda hub, record, pool, reason: collector.lost(hub, record))
 
 
 def upstream_counted_once(patch: Patch) -> None:
@@ -413,23 +419,23 @@ def failure_passed_on(patch: Patch) -> None:
 
 def attachments_early(patch: Patch) -> None:
     """A hub expects no client to bring a task that another one waits for by its id."""
-    patch.setattr(Attachments, "_may_come", lambda self, client, text: False)
+    patch.setattr(attachments, "_may_come", lambda hub, client, text: False)
 
 
 def attachments_joined(patch: Patch) -> None:
     """An attachment that waits for a task's client does not hear that the task has come."""
-    patch.setattr(Attachments, "came", lambda self, client, seqs: None)
+    patch.setattr(attachments, "came", lambda hub, client, seqs: None)
 
 
 def first_fulfilment(patch: Patch) -> None:
     """Everybody who fulfils a promise is told to have been the first."""
-    on_fulfil = Promises.on_fulfil
+    on_fulfil = promises.on_fulfil
 
-    def agree(self: Promises, client: int, fulfil: m.Fulfil, now: float) -> None:
-        on_fulfil(self, client, fulfil, now)
-        self._hub.send(client, m.Answer(fulfil.number, True))
+    def agree(hub: HubState, client: int, fulfil: m.Fulfil, now: float) -> None:
+        on_fulfil(hub, client, fulfil, now)
+        hub.send(client, m.Answer(fulfil.number, True))
 
-    patch.setattr(Promises, "on_fulfil", agree)
+    patch.setattr(promises, "on_fulfil", agree)
 
 
 def permits(patch: Patch) -> None:
@@ -450,12 +456,12 @@ def windows(patch: Patch) -> None:
 
 def owners_of_sessions(patch: Patch) -> None:
     """A client session is anybody's who knows its id."""
-    patch.setattr(Owners, "is_another_s", lambda self, client, user: False)
+    patch.setattr(owners, "is_another_s", lambda hub, client, user: False)
 
 
 def owners_of_pools(patch: Patch) -> None:
     """A pool is any process that knows its name and instance."""
-    patch.setattr(Owners, "refusal_of_pool", lambda self, hello, user, token: "")
+    patch.setattr(owners, "refusal_of_pool", lambda hub, hello, user, token: "")
 
 
 def owners_of_names(patch: Patch) -> None:

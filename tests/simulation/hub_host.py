@@ -13,13 +13,13 @@ import msgspec
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.ids import SEQ_BITS, client_of, plain, seq_of
+from taskmesh.hub.machine import schedules
 from taskmesh.hub.machine.books.journal import without
 from taskmesh.hub.machine.books.limits import Limits
 from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
 from taskmesh.hub.machine.books.sinks import Consumer as SinkConsumer
 from taskmesh.hub.machine.books.sinks import Sinks, keys_of
 from taskmesh.hub.machine.books.states import Cause, State, TaskRecord
-from taskmesh.hub.machine.collector import Collector
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.machine.state import HubState
@@ -144,7 +144,7 @@ class HubHost(Host[HubMachine]):
         self._watch_permits(machine.state.ledger.limits)
         self._watch_reruns(machine.state)
         self._watch_cache(machine.state.result_cache)
-        self._watch_sinks(machine.collector, machine.state.sinks)
+        self._watch_sinks(machine.state.sinks)
         life = self._life + 1
         if self.disk is not None:
             self._journal = self._open(self.disk, life)
@@ -226,15 +226,10 @@ class HubHost(Host[HubMachine]):
 
         state.dependencies.reopen = note  # type: ignore[method-assign]
 
-    def _watch_sinks(self, collector: Collector, sinks: Sinks) -> None:
+    def _watch_sinks(self, sinks: Sinks) -> None:
         """Notes which outcomes count as acknowledged, and which bad ends go to sinks."""
-        acknowledged, put, epoch = collector.acknowledged, sinks.put, self.epoch
+        put, epoch = sinks.put, self.epoch
         take, self._acked = sinks.report, {}
-
-        def note(outcome: DoneRun | Failed) -> int:
-            if outcome.client != STRANGER:
-                self.setting.audit.consumption.settled(epoch, outcome)
-            return acknowledged(outcome)
 
         def note_put(sink: str, name: str, outcome: DoneRun | Failed) -> None:
             if outcome.client == STRANGER:
@@ -250,6 +245,9 @@ class HubHost(Host[HubMachine]):
             client: int, report: m.SinkReport, now: float
         ) -> tuple[SinkConsumer | None, list[DoneRun | Failed]]:
             consumer, acked = take(client, report, now)
+            for outcome in acked:
+                if outcome.client != STRANGER:
+                    self.setting.audit.consumption.settled(epoch, outcome)
             if acked:
                 tasks = [key for outcome in acked for key in keys_of(outcome)]
                 known = self._acked.setdefault((client, plain(report.sink), report.generation), [])
@@ -257,7 +255,6 @@ class HubHost(Host[HubMachine]):
             return consumer, acked
 
         sinks.report = note_report  # type: ignore[method-assign]
-        collector.acknowledged = note  # type: ignore[method-assign]
         sinks.put = note_put  # type: ignore[method-assign]
 
     def resume(self) -> None:
@@ -311,7 +308,7 @@ class HubHost(Host[HubMachine]):
             now = self.setting.timetable.now
             self.setting.audit.taken_in(self.machine, event.client, event.message.runs, now)
         if isinstance(beat, m.Hello):
-            lane = self.machine.pools.lane_of(beat.pool)
+            lane = self.machine.state.lane_of(beat.pool)
             if lane is not None and (lane.instance, lane.hello.number) == (beat.instance, beat.number):
                 self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}", beat)
 
@@ -431,8 +428,8 @@ class HubHost(Host[HubMachine]):
     def end_schedules(self) -> None:
         """Nothing runs by the clock any more."""
         self.schedules_over = True
-        for name in list(self.machine.schedules.records) if self.up else ():
-            self.machine.schedules.remove(name, "the end")
+        for name in list(self.machine.state.schedules.records) if self.up else ():
+            schedules.remove(self.machine.state, name, "the end")
 
     def _check(self, pushes: list[act.PushTasks]) -> None:
         audit = self.setting.audit
@@ -444,7 +441,7 @@ class HubHost(Host[HubMachine]):
         by_lane: dict[int, list[m.Tasks]] = {}
         for push in pushes:
             by_lane.setdefault(push.session, []).append(push.message)
-        late = self.machine.attachments.early.keys() & self.machine.state.ledger.tasks.keys()
+        late = self.machine.state.awaited.early.keys() & self.machine.state.ledger.tasks.keys()
         audit.require(not late, "an attachment waits for a task that is there", late)
         for session, messages in by_lane.items():
             audit.pushed(self.machine, self.machine.state.lanes[session], messages)

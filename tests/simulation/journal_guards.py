@@ -5,12 +5,11 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from taskmesh.hub.machine import collector, journal_events, submission
 from taskmesh.hub.machine.books.client_session import ClientSession
 from taskmesh.hub.machine.books.journal import Journal
 from taskmesh.hub.machine.books.journaled_dict import JournalChanges
-from taskmesh.hub.machine.collector import Collector
-from taskmesh.hub.machine.journal_events import JournalEvents
-from taskmesh.hub.machine.submission import Submissions
+from taskmesh.hub.machine.state import HubState
 from taskmesh.messages.journal_entries import ENDS, JournalChunk
 
 Patch = pytest.MonkeyPatch
@@ -23,18 +22,18 @@ def accepted_when_written(patch: Patch) -> None:
 
 def edges_written(patch: Patch) -> None:
     """The next hub reads tasks, and not what they depend on."""
-    restore = Submissions.restore
+    restore = submission.restore
 
-    def forget(self: Submissions, chunk: JournalChunk, now: float) -> None:
+    def forget(hub: HubState, chunk: JournalChunk, now: float) -> None:
         runs = [replace(run, needs=[], after=[]) for run in chunk.runs]
-        restore(self, replace(chunk, runs=runs), now)
+        restore(hub, replace(chunk, runs=runs), now)
 
-    patch.setattr(Submissions, "restore", forget)
+    patch.setattr(submission, "restore", forget)
 
 
 def outcomes_written(patch: Patch) -> None:
     """It does not look at the outcomes that wait for clients which are away."""
-    patch.setattr(JournalEvents, "_restore_outcome", lambda self, task, found: None)
+    patch.setattr(journal_events, "_restore_outcome", lambda hub, journal, task, found: None)
 
 
 def ends_written(patch: Patch) -> None:
@@ -55,7 +54,7 @@ def outcomes_wait_for_the_journal(patch: Patch) -> None:
 
 def outcomes_of_several(patch: Patch) -> None:
     """An outcome that others wait for than the client of its task is not written."""
-    patch.setattr(Collector, "_write_down", lambda self, record, outcome, waiting: 0)
+    patch.setattr(collector, "_write_down", lambda hub, record, outcome, waiting: 0)
 
 
 JOURNAL_GUARDS: tuple[Callable[[Patch], None], ...] = (

@@ -114,7 +114,7 @@ class HubEnd:
         """
         hub, setting = self.hub, self._pool.setting
         chance = setting.chance
-        lost = hub.machine.pools.lane_of(self._pool.name) if hub.up and chance.random() < 0.5 else None
+        lost = hub.machine.state.lane_of(self._pool.name) if hub.up and chance.random() < 0.5 else None
         if lost is not None:
             setting.timetable.after(SWEEP * chance.random(), self._tell_lost, lost.session, hub.epoch)
         self.reset_lane()

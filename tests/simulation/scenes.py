@@ -468,6 +468,6 @@ def departure(world: World, *, foul: bool) -> list[Plan]:
     slots = sum(len(pool.machine.slots) for pool in world.pools)
     plans += client.submit_all(setting.workload.steady_burst, 3 * slots)
     world.finish("tasks have not ended after a return", LEAVES)
-    lane = hub.machine.pools.lane_of(leaver.name)
+    lane = hub.machine.state.lane_of(leaver.name)
     audit.require(lane is not None and lane.sequence > 0, "a pool came late, and gets no work", leaver.name)
     return plans

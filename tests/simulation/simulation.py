@@ -278,7 +278,7 @@ class World:
 
     def _is_in(self, pool: PoolHost) -> bool:
         """Return True if the pool has its session with the hub, and is to stay."""
-        lane = self.hub.machine.pools.lane_of(pool.name)
+        lane = self.hub.machine.state.lane_of(pool.name)
         if lane is None or lane.session != pool.machine.session:
             return False
         return "draining" not in (pool.machine.state, lane.wished)
@@ -401,7 +401,7 @@ class World:
 
     def _settled(self) -> bool:
         machine = self.hub.machine
-        tasks = machine.state.ledger.tasks or machine.state.late
+        tasks = machine.state.ledger.tasks or machine.state.awaited.late
         return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:

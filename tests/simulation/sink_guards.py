@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from taskmesh.client.sink import Sink
+from taskmesh.hub.machine import collector, sink_values
 from taskmesh.hub.machine.books.journal import Journal
 from taskmesh.hub.machine.books.sinks import Consumer, SinkQueue, Sinks
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import TaskRecord
-from taskmesh.hub.machine.collector import Collector
-from taskmesh.hub.machine.sink_values import SinkValues
+from taskmesh.hub.machine.state import HubState
 from taskmesh.messages.mesh_messages import SinkReport, SinkReportAck
 from taskmesh.messages.runs import DoneRun
 
@@ -32,15 +32,15 @@ def taken_back(patch: Patch) -> None:
 
 def told_when_acknowledged(patch: Patch) -> None:
     """A client is told of a success as soon as that is in the sink."""
-    pass_on = Collector._pass_on
+    pass_on = collector._pass_on
 
-    def tell(self: Collector, run: DoneRun, entry: SpecEntry | None) -> int:
-        size = pass_on(self, run, entry)
+    def tell(hub: HubState, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
+        size = pass_on(hub, run, entry, after)
         if entry is not None and entry.spec.sink:
-            self.acknowledged(run)
+            collector.acknowledged(hub, run)
         return size
 
-    patch.setattr(Collector, "_pass_on", tell)
+    patch.setattr(collector, "_pass_on", tell)
 
 
 def numbers_of_a_generation(patch: Patch) -> None:
@@ -63,22 +63,22 @@ def ends_in_sinks(patch: Patch) -> None:
 def order_of_values(patch: Patch) -> None:
     """A value that comes goes before those that wait for room in its sink."""
 
-    def jump(self: SinkValues, sink: str, records: Iterable[TaskRecord]) -> None:
-        self._waiting.setdefault(sink, deque()).extendleft(reversed([*records]))
-        self.go_on(sink)
+    def jump(hub: HubState, sink: str, records: Iterable[TaskRecord]) -> None:
+        hub.sink_values.waiting.setdefault(sink, deque()).extendleft(reversed([*records]))
+        sink_values.go_on(hub, sink)
 
-    patch.setattr(SinkValues, "enter", jump)
+    patch.setattr(sink_values, "enter", jump)
 
 
 def room_for_values(patch: Patch) -> None:
     """Nobody looks whether values wait when consumers have made room."""
-    go_on = SinkValues.go_on
+    go_on = sink_values.go_on
 
-    def forget(self: SinkValues, sink: str) -> None:
-        if sink not in self._hub.sinks.closed:
-            go_on(self, sink)
+    def forget(hub: HubState, sink: str) -> None:
+        if sink not in hub.sinks.closed:
+            go_on(hub, sink)
 
-    patch.setattr(SinkValues, "go_on", forget)
+    patch.setattr(sink_values, "go_on", forget)
 
 
 def written_acknowledgements(patch: Patch) -> None:

@@ -11,122 +11,119 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from taskmesh.core import ids
-from taskmesh.hub.machine.adoption import Adoption
+from taskmesh.hub.machine import adoption, collector
 from taskmesh.hub.machine.books.dependencies import is_bare
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import Cause, State, TaskRecord
-from taskmesh.hub.machine.collector import Collector, of_task
+from taskmesh.hub.machine.collector import of_task
 from taskmesh.hub.machine.state import HubState
 from taskmesh.messages.runs import UNKNOWN, DoneRun, Failed, Run
 
 
-class Attachments:
-    """Has clients wait for tasks by their ids, within the tasks of one key's user."""
+def enter(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) -> None:
+    """Enter an attachment; the id of the other task is its key."""
+    seq = run.seqs[0]
+    task, target = ids.task_id(client, seq), _target(run.key)
+    if task in hub.ledger.tasks or seq in hub.ledger.account(client).finished:
+        return
+    kept = _kept(hub, client, target, now)
+    record = _found(hub, client, target)
+    if record is not None:
+        hub.ledger.attach(client, seq, record)
+        if run.again:
+            adoption.is_found(hub, record, task, now)
+    elif kept is None and _may_come(hub, client, target):
+        alone = replace(run, key="")
+        for record in hub.ledger.accept(client, entry, alone, now, fresh=not run.again):
+            hub.ledger.move(record, Cause.AWAIT)
+            hub.awaited.early.setdefault(target, []).append(record)
+    else:
+        hub.ledger.answered(client, seq)
+        outcome, after = kept or _unfetched(hub, client, target) or (unknown(), 0)
+        collector.give(hub, of_task(outcome, task), after)
 
-    def __init__(self, hub: HubState, collector: Collector, adoption: Adoption) -> None:
-        self._hub = hub
-        self._ledger = hub.ledger
-        self._collector = collector
-        self._adoption = adoption
-        self.early: dict[int, list[TaskRecord]] = {}  # by the ids of the tasks, which may still come
 
-    def enter(self, client: int, run: Run, entry: SpecEntry, now: float) -> None:
-        """Enter an attachment; the id of the other task is its key."""
-        seq = run.seqs[0]
-        task, target = ids.task_id(client, seq), _target(run.key)
-        if task in self._ledger.tasks or seq in self._ledger.account(client).finished:
-            return
-        kept = self._kept(client, target, now)
-        record = self._found(client, target)
-        if record is not None:
-            self._ledger.attach(client, seq, record)
-            if run.again:
-                self._adoption.is_found(record, task, now)
-        elif kept is None and self._may_come(client, target):
-            alone = replace(run, key="")
-            for record in self._ledger.accept(client, entry, alone, now, fresh=not run.again):
-                self._ledger.move(record, Cause.AWAIT)
-                self.early.setdefault(target, []).append(record)
-        else:
-            self._ledger.answered(client, seq)
-            outcome, after = kept or self._unfetched(client, target) or (unknown(), 0)
-            self._collector.give(of_task(outcome, task), after)
+def came(hub: HubState, client: int, seqs: list[int]) -> None:
+    """Join the attachments that wait for these tasks of a client, which have just come."""
+    for target in [ids.task_id(client, seq) for seq in seqs]:
+        for record in hub.awaited.early.pop(target, ()):
+            if record.state is not State.WAITING:
+                continue
+            other = _found(hub, ids.client_of(record.id), target)
+            if other is None:
+                collector.end(hub, record, Cause.FAIL, unknown())
+            else:
+                hub.ledger.attach(ids.client_of(record.id), ids.seq_of(record.id), other)
 
-    def came(self, client: int, seqs: list[int]) -> None:
-        """Join the attachments that wait for these tasks of a client, which have just come."""
-        for target in [ids.task_id(client, seq) for seq in seqs]:
-            for record in self.early.pop(target, ()):
-                if record.state is not State.WAITING:
-                    continue
-                other = self._found(ids.client_of(record.id), target)
-                if other is None:
-                    self._collector.end(record, Cause.FAIL, unknown())
-                else:
-                    self._ledger.attach(ids.client_of(record.id), ids.seq_of(record.id), other)
 
-    def sweep(self) -> None:
-        """End the attachments of tasks that will not come any more."""
-        early, self.early = self.early, {}
-        for target, records in early.items():
-            for record in records:
-                if record.state is not State.WAITING:
-                    continue
-                if self._may_come(ids.client_of(record.id), target):
-                    self.early.setdefault(target, []).append(record)
-                else:
-                    self._collector.end(record, Cause.FAIL, unknown())
+def sweep(hub: HubState) -> None:
+    """End the attachments of tasks that will not come any more."""
+    early, hub.awaited.early = hub.awaited.early, {}
+    for target, records in early.items():
+        for record in records:
+            if record.state is not State.WAITING:
+                continue
+            if _may_come(hub, ids.client_of(record.id), target):
+                hub.awaited.early.setdefault(target, []).append(record)
+            else:
+                collector.end(hub, record, Cause.FAIL, unknown())
 
-    def _found(self, client: int, target: int) -> TaskRecord | None:
-        """Return the record of a task on its way whose outcome this client may have."""
-        record = self._ledger.tasks.get(target)
-        if record is None or record.spec.is_chunk or not record.is_waited_for(target):
-            return None
-        return record if self._is_visible(client, target) else None
 
-    def _kept(self, client: int, target: int, now: float) -> tuple[DoneRun | Failed, int] | None:
-        """Return the outcome that is kept of a task, if this client may have it, and when."""
-        cache = self._hub.result_cache
-        kept = cache.of_task(target, now)
-        if kept is None or kept.user != self._hub.owner(client):
-            return None
-        return kept.outcome, cache.pending(kept)
-
-    def _unfetched(self, client: int, target: int) -> tuple[DoneRun | Failed, int] | None:
-        """Return the outcome of a task that has ended, if that waits for a client which is away.
-
-        With it the number of the journal's changes that have it: nobody else has it before.
-        """
-        session = self._hub.clients.get(ids.client_of(target))
-        if session is None or session.present or not self._is_visible(client, target):
-            return None
-        for outcome, _ in session.unacknowledged({ids.seq_of(target)}):
-            if is_bare(outcome):
-                return None
-            entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
-            if entry is not None and entry.spec.keep > 0:
-                return None  # its time is over
-            journal = self._hub.journal
-            return outcome, journal.ended(session.client, outcome) if journal is not None else 0
+def _found(hub: HubState, client: int, target: int) -> TaskRecord | None:
+    """Return the record of a task on its way whose outcome this client may have."""
+    record = hub.ledger.tasks.get(target)
+    if record is None or record.spec.is_chunk or not record.is_waited_for(target):
         return None
+    return record if _is_visible(hub, client, target) else None
 
-    def _may_come(self, client: int, target: int) -> bool:
-        """Return True if the client of a task that is not here may come back with it after a restart."""
-        if not target or target in self._ledger.tasks or not self._expects_clients:
-            return False
-        known = ids.client_of(target) in self._ledger.accounts
-        if known and not self._is_visible(client, target):
-            return False
-        return not self._adoption.is_over(ids.client_of(target), ids.seq_of(target))
 
-    @property
-    def _expects_clients(self) -> bool:
-        """True while clients of a hub before this one may still come back."""
-        return self._hub.unclaimed.expects_former_clients and not self._hub.config.first
+def _kept(hub: HubState, client: int, target: int, now: float) -> tuple[DoneRun | Failed, int] | None:
+    """Return the outcome that is kept of a task, if this client may have it, and when."""
+    cache = hub.result_cache
+    kept = cache.of_task(target, now)
+    if kept is None or kept.user != hub.owner(client):
+        return None
+    return kept.outcome, cache.pending(kept)
 
-    def _is_visible(self, client: int, target: int) -> bool:
-        """Return True if a task is of the user whose key this client has shown."""
-        owner = self._ledger.accounts.get(ids.client_of(target))
-        return owner is not None and owner.owner == self._hub.owner(client)
+
+def _unfetched(hub: HubState, client: int, target: int) -> tuple[DoneRun | Failed, int] | None:
+    """Return the outcome of a task that has ended, if that waits for a client which is away.
+
+    With it the number of the journal's changes that have it: nobody else has it before.
+    """
+    session = hub.clients.get(ids.client_of(target))
+    if session is None or session.present or not _is_visible(hub, client, target):
+        return None
+    for outcome, _ in session.unacknowledged({ids.seq_of(target)}):
+        if is_bare(outcome):
+            return None
+        entry = hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
+        if entry is not None and entry.spec.keep > 0:
+            return None  # its time is over
+        journal = hub.journal
+        return outcome, journal.ended(session.client, outcome) if journal is not None else 0
+    return None
+
+
+def _may_come(hub: HubState, client: int, target: int) -> bool:
+    """Return True if the client of a task that is not here may come back with it after a restart."""
+    if not target or target in hub.ledger.tasks or not _expects_clients(hub):
+        return False
+    known = ids.client_of(target) in hub.ledger.accounts
+    if known and not _is_visible(hub, client, target):
+        return False
+    return not adoption.is_over(hub, ids.client_of(target), ids.seq_of(target))
+
+
+def _expects_clients(hub: HubState) -> bool:
+    """True while clients of a hub before this one may still come back."""
+    return hub.unclaimed.expects_former_clients and not hub.config.first
+
+
+def _is_visible(hub: HubState, client: int, target: int) -> bool:
+    """Return True if a task is of the user whose key this client has shown."""
+    owner = hub.ledger.accounts.get(ids.client_of(target))
+    return owner is not None and owner.owner == hub.owner(client)
 
 
 def _target(text: str) -> int:

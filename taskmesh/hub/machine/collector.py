@@ -7,8 +7,8 @@ for another.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -21,7 +21,6 @@ from taskmesh.hub.machine.books.failures import (
     REFUSALS,
     RETRIED,
     TOLD_TEXT,
-    RecentFailures,
     in_words,
     jitter_of,
     shown,
@@ -35,509 +34,514 @@ from taskmesh.messages.runs import FIRING, DoneRun, Failed, Held
 MAX_HISTORY = 20
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
-GIVEN_UP = 200_000
-"""Attempts of sessions that are over whose late success still counts."""
 
 
-class Collector:
-    """Applies results to the ledger and hands outcomes to client sessions.
+# --- successes --------------------------------------------------------------------------------------------
 
-    Attributes:
-        duplicates: successes that came after the task was terminal. stale: failures of older attempts.
-        strays: successes of attempts that their sender was never given.
-        recent: the latest bad ends.
+
+def on_done(hub: HubState, run: DoneRun, session: int) -> None:
+    """Successes of one slot; in the common case the lists are passed on as they are.
+
+    Args:
+        session: the pool session that reports them, ANYBODY or NOBODY.
     """
+    entry, remaining = hub.ledger.succeed(run, session)
+    if entry is not None:
+        done = len(run.seqs) - len(remaining)
+        lane = hub.lanes.get(session)
+        if lane is not None:
+            lane.release(entry.number, done)
+            if lane.breaker.refused:
+                lane.breaker.close(entry.number)
+        entry.measured(len(run.seqs), run.elapsed)
+    if not remaining:
+        size = _pass_on(hub, run, entry)
+        if size and entry is not None:
+            entry.weighed(len(run.seqs), size)
+        return
+    others = [index for index in remaining if not _linked(hub, run, index, session)]
+    left = set(others)
+    plain = [index for index in range(len(run.seqs)) if index not in left]
+    if plain:
+        _pass_on(hub, _part(run, plain), entry or hub.specs.get(run.spec))
+    for index in others:
+        _on_uncommon(hub, run, index, session)
 
-    def __init__(self, hub: HubState) -> None:
-        self._hub = hub
-        self._ledger = hub.ledger
-        self.duplicates = 0
-        self.stale = 0
-        self.strays = 0
-        self.recent = RecentFailures()
-        self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
-        self._given_up_count = 0
 
-    # --- successes ----------------------------------------------------------------------------------------
+def _linked(hub: HubState, run: DoneRun, index: int, session: int) -> bool:
+    """Take in a success of the current attempt of a task with edges, if all else is as usual.
 
-    def on_done(self, run: DoneRun, session: int) -> None:
-        """Successes of one slot; in the common case the lists are passed on as they are.
+    In a graph it is the common case: its outcome is given on with those of the same run.
+    """
+    task = run.client << SEQ_BITS | run.seqs[index]
+    record = hub.ledger.tasks.get(task)
+    if record is None or record.links is None or record.state is State.WAITING:
+        return False
+    is_shared = record.extra.is_shared or record.spec.spec.keep > 0
+    if is_shared or not is_current(record, task, session, run.attempt):
+        return False
+    release(hub, record)
+    hub.ledger.move(record, Cause.SUCCEED)
+    hub.dependencies.succeeded(record, run.payloads[index], run.attempt - run.returns)
+    record.spec.measured(1, run.elapsed / len(run.seqs))
+    hub.ledger.drop(record)
+    return True
 
-        Args:
-            session: the pool session that reports them, ANYBODY or NOBODY.
-        """
-        entry, remaining = self._ledger.succeed(run, session)
-        if entry is not None:
-            done = len(run.seqs) - len(remaining)
-            lane = self._hub.lanes.get(session)
-            if lane is not None:
-                lane.release(entry.number, done)
-                if lane.breaker.refused:
-                    lane.breaker.close(entry.number)
-            entry.measured(len(run.seqs), run.elapsed)
-        if not remaining:
-            size = self._pass_on(run, entry)
-            if size and entry is not None:
-                entry.weighed(len(run.seqs), size)
-            return
-        others = [index for index in remaining if not self._linked(run, index, session)]
-        left = set(others)
-        plain = [index for index in range(len(run.seqs)) if index not in left]
-        if plain:
-            self._pass_on(self._part(run, plain), entry or self._hub.specs.get(run.spec))
-        for index in others:
-            self._on_uncommon(run, index, session)
 
-    def _linked(self, run: DoneRun, index: int, session: int) -> bool:
-        """Take in a success of the current attempt of a task with edges, if all else is as usual.
+def _on_uncommon(hub: HubState, run: DoneRun, index: int, session: int) -> None:
+    """One success that is not the common case: unknown, terminal, late, or with several waiters."""
+    task = run.client << SEQ_BITS | run.seqs[index]
+    record = hub.ledger.tasks.get(task)
+    part = _part(run, [index])
+    if record is None:
+        hub.diagnostics.duplicates += 1
+        hub.unclaimed.reported(part)
+        return
+    if not was_given(hub, record, task, run.attempt, session):
+        hub.diagnostics.strays += 1
+        return
+    record.spec.measured(1, part.elapsed)
+    if record.state is State.WAITING:
+        hub.ledger.move(record, Cause.DUE)
+    finish(hub, record, Cause.SUCCEED, part)
+    if record.spec.ignores_result and session == ANYBODY:  # tasks that come with it may need the result
+        value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
+        hub.dependencies.bring(record.id >> SEQ_BITS, [value])
 
-        In a graph it is the common case: its outcome is given on with those of the same run.
-        """
-        task = run.client << SEQ_BITS | run.seqs[index]
-        record = self._ledger.tasks.get(task)
-        if record is None or record.links is None or record.state is State.WAITING:
-            return False
-        is_shared = record.extra.is_shared or record.spec.spec.keep > 0
-        if is_shared or not self.is_current(record, task, session, run.attempt):
-            return False
-        self.release(record)
-        self._ledger.move(record, Cause.SUCCEED)
-        self._hub.dependencies.succeeded(record, run.payloads[index], run.attempt - run.returns)
-        record.spec.measured(1, run.elapsed / len(run.seqs))
-        self._ledger.drop(record)
+
+def _pass_on(hub: HubState, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
+    """Pass successes on to their client, or to the sink of their tasks; return their bytes."""
+    if entry is None or not (entry.spec.sink or entry.ignores_result):
+        return give(hub, run, after)
+    if entry.ignores_result:
+        if hub.journal is not None:
+            hub.journal.hold(run, entry)  # the client cannot bring it
+        return give(hub, bare(run), after)
+    hub.sinks.put(hub.owned(run.client, entry.spec.sink), entry.spec.name, run)
+    return size_of(run)
+
+
+def acknowledged(hub: HubState, outcome: DoneRun | Failed) -> int:
+    """A consumer of a sink has acknowledged outcomes: their tasks' clients hear that they have ended.
+
+    Returns:
+        The number of the journal's changes after which the consumer may hear that it is so.
+    """
+    journal, after = hub.journal, 0
+    if journal is not None and outcome.client in hub.clients:
+        after = journal.ended(outcome.client, outcome)
+    give(hub, outcome, after)
+    if journal is not None and outcome.client not in hub.clients:
+        journal.sweep()
+        after = journal.upcoming
+    return after
+
+
+# --- ends -------------------------------------------------------------------------------------------------
+
+
+def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | Failed) -> None:
+    """End a task, and tell all who wait for it: in place of its own client, its sink.
+
+    All ends pass here but those that `Ledger.succeed` finds to be the common case.
+    """
+    waiting, after = close(hub, record, cause, outcome)
+    told = _as_told(outcome)
+    for task in waiting:
+        _tell(hub, record, told, task, after)
+    if isinstance(told, Failed) and told.kind != "cancelled":
+        hub.diagnostics.recent.remember(record, told, waiting, _user_of(hub, record.id))
+
+
+def close(
+    hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | Failed
+) -> tuple[list[int], int]:
+    """End a task for its lane, for those who ask later, for its dependents and for the journal.
+
+    Returns:
+        The ids that wait for its outcome, and the number of the journal's changes after which anybody may
+        have it; 0: now.
+    """
+    release(hub, record)
+    hub.ledger.move(record, cause)
+    told = _as_told(outcome)
+    kept = keep(hub, record, told)
+    if isinstance(outcome, Failed):
+        hub.dependencies.failed(record, outcome)
+    else:
+        hub.dependencies.succeeded(record, outcome.payloads[0], outcome.attempt - outcome.returns)
+    waiting = hub.ledger.drop(record)
+    return waiting, kept or _write_down(hub, record, told, waiting)
+
+
+def _tell(hub: HubState, record: TaskRecord, outcome: DoneRun | Failed, task: int, after: int) -> None:
+    """Tell one who waits for a task how it has ended."""
+    outcome, spec = of_task(outcome, task), record.spec.spec
+    if task != record.id:
+        give(hub, outcome, after)
+    elif isinstance(outcome, DoneRun):
+        _pass_on(hub, outcome, record.spec, after)
+    elif spec.sink and outcome.kind != "cancelled":
+        hub.sinks.put(hub.owned(outcome.client, spec.sink), spec.name, outcome)
+    else:
+        give(hub, outcome, after)
+
+
+def keep(hub: HubState, record: TaskRecord, outcome: DoneRun | Failed) -> int:
+    """Keep how a task has ended for whoever asks later, if its spec says so.
+
+    The journal then has the outcome in place of the task.
+
+    Returns:
+        The number of the journal's changes after which anybody may have the outcome; 0: now.
+    """
+    if record.spec.spec.keep <= 0:
+        return 0
+    kept = hub.result_cache.keep(record, outcome, hub.now, user_of=partial(_user_of, hub))
+    if hub.journal is None or not kept:
+        return 0
+    for task in kept:
+        hub.journal.delivered(task >> SEQ_BITS, *_kinds_of(of_task(outcome, task)), hub.specs)
+    return hub.journal.upcoming
+
+
+def _write_down(hub: HubState, record: TaskRecord, outcome: DoneRun | Failed, waiting: Sequence[int]) -> int:
+    """Write down an outcome of which others hear than the client of its task, for all who wait for it.
+
+    Returns:
+        As `keep`.
+    """
+    journal, entry = hub.journal, record.spec
+    if journal is None or (len(waiting) < 2 and not entry.is_promise):
+        return 0
+    after = 0
+    for task in waiting:
+        if task != record.id or not entry.spec.sink:  # what is in a sink has not ended for its client
+            told = of_task(outcome, task)
+            if task == record.id and entry.ignores_result and isinstance(told, DoneRun):
+                told = bare(told)
+            after = max(after, journal.ended(told.client, told))
+    return after
+
+
+def _user_of(hub: HubState, task: int) -> str:
+    return hub.owner(task >> SEQ_BITS)
+
+
+def was_given(hub: HubState, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
+    """Return True if the attempt was sent to this session, even if that session is over."""
+    if session == ANYBODY or is_current(record, task, session, attempt):
         return True
+    return hub.known_pools.had_given(session, task, attempt)
 
-    def _on_uncommon(self, run: DoneRun, index: int, session: int) -> None:
-        """One success that is not the common case: unknown, terminal, late, or with several waiters."""
-        task = run.client << SEQ_BITS | run.seqs[index]
-        record = self._ledger.tasks.get(task)
-        part = self._part(run, [index])
-        if record is None:
-            self.duplicates += 1
-            self._hub.unclaimed.reported(part)
-            return
-        if not self.was_given(record, task, run.attempt, session):
-            self.strays += 1
-            return
-        record.spec.measured(1, part.elapsed)
-        if record.state is State.WAITING:
-            self._ledger.move(record, Cause.DUE)
-        self.finish(record, Cause.SUCCEED, part)
-        if record.spec.ignores_result and session == ANYBODY:  # tasks that come with it may need the result
-            value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
-            self._hub.dependencies.bring(record.id >> SEQ_BITS, [value])
 
-    def _pass_on(self, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
-        """Pass successes on to their client, or to the sink of their tasks; return their bytes."""
-        if entry is None or not (entry.spec.sink or entry.ignores_result):
-            return self.give(run, after)
-        if entry.ignores_result:
-            if self._hub.journal is not None:
-                self._hub.journal.hold(run, entry)  # the client cannot bring it
-            return self.give(bare(run), after)
-        self._hub.sinks.put(self._hub.owned(run.client, entry.spec.sink), entry.spec.name, run)
-        return size_of(run)
+def _part(run: DoneRun, indexes: list[int]) -> DoneRun:
+    return DoneRun(
+        run.spec,
+        run.client,
+        run.attempt,
+        run.worker,
+        [run.seqs[index] for index in indexes],
+        [run.payloads[index] for index in indexes],
+        run.elapsed * len(indexes) / len(run.seqs),
+        run.returns,
+    )
 
-    def acknowledged(self, outcome: DoneRun | Failed) -> int:
-        """A consumer of a sink has acknowledged outcomes: their tasks' clients hear that they have ended.
 
-        Returns:
-            The number of the journal's changes after which the consumer may hear that it is so.
-        """
-        journal, after = self._hub.journal, 0
-        if journal is not None and outcome.client in self._hub.clients:
-            after = journal.ended(outcome.client, outcome)
-        self.give(outcome, after)
-        if journal is not None and outcome.client not in self._hub.clients:
-            journal.sweep()
-            after = journal.upcoming
-        return after
+def give(hub: HubState, outcome: DoneRun | Failed, after: int = 0) -> int:
+    """Pass outcomes on to the client that they name.
 
-    # --- ends ---------------------------------------------------------------------------------------------
+    Args:
+        outcome: results of one slot, or a bad end.
+        after: the number of the journal's changes that are to be written before the client has it.
 
-    def finish(self, record: TaskRecord, cause: Cause, outcome: DoneRun | Failed) -> None:
-        """End a task, and tell all who wait for it: in place of its own client, its sink.
+    Returns:
+        The bytes that they are counted for.
+    """
+    client = outcome.client
+    session, journal = hub.clients.get(client), hub.journal
+    if session is None:
+        if journal is not None:
+            journal.delivered(client, *_kinds_of(outcome), hub.specs)
+        return 0
+    hub.due.news.add(client)
+    session.ended = hub.now
+    if journal is not None and not session.present:
+        journal.ended(client, outcome)
+    size = session.add(outcome, after)
+    if session.held:
+        hub.due.unwritten[client] = session
+    return size
 
-        All ends pass here but those that `Ledger.succeed` finds to be the common case.
-        """
-        waiting, after = self.close(record, cause, outcome)
-        told = _as_told(outcome)
-        for task in waiting:
-            self._tell(record, told, task, after)
-        if isinstance(told, Failed) and told.kind != "cancelled":
-            self.recent.remember(record, told, waiting, self._user_of(record.id))
 
-    def close(self, record: TaskRecord, cause: Cause, outcome: DoneRun | Failed) -> tuple[list[int], int]:
-        """End a task for its lane, for those who ask later, for its dependents and for the journal.
+# --- failures ---------------------------------------------------------------------------------------------
 
-        Returns:
-            The ids that wait for its outcome, and the number of the journal's changes after which anybody may
-            have it; 0: now.
-        """
-        self.release(record)
-        self._ledger.move(record, cause)
-        told = _as_told(outcome)
-        kept = self.keep(record, told)
-        if isinstance(outcome, Failed):
-            self._hub.dependencies.failed(record, outcome)
-        else:
-            self._hub.dependencies.succeeded(record, outcome.payloads[0], outcome.attempt - outcome.returns)
-        waiting = self._ledger.drop(record)
-        return waiting, kept or self._write_down(record, told, waiting)
 
-    def _tell(self, record: TaskRecord, outcome: DoneRun | Failed, task: int, after: int) -> None:
-        """Tell one who waits for a task how it has ended."""
-        outcome, spec = of_task(outcome, task), record.spec.spec
-        if task != record.id:
-            self.give(outcome, after)
-        elif isinstance(outcome, DoneRun):
-            self._pass_on(outcome, record.spec, after)
-        elif spec.sink and outcome.kind != "cancelled":
-            self._hub.sinks.put(self._hub.owned(outcome.client, spec.sink), spec.name, outcome)
-        else:
-            self.give(outcome, after)
+def on_failed(hub: HubState, failure: Failed, session: int, now: float) -> None:
+    """One attempt that did not succeed: ends the task, or sends it round again."""
+    task = failure.client << SEQ_BITS | failure.seq
+    record = hub.ledger.tasks.get(task)
+    if record is None:
+        hub.diagnostics.stale += 1
+        hub.unclaimed.reported(failure)
+        return
+    if not is_current(record, task, session, failure.attempt):
+        hub.diagnostics.stale += 1
+        return
+    _failed(hub, record, failure, now)
 
-    def keep(self, record: TaskRecord, outcome: DoneRun | Failed) -> int:
-        """Keep how a task has ended for whoever asks later, if its spec says so.
 
-        The journal then has the outcome in place of the task.
+def failed_before(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> None:
+    """A failure that its pool had reported before its client asked for it: it counts like any other."""
+    hub.ledger.adopt(record, record.id, failure, NOBODY)
+    _failed(hub, record, failure, now)
 
-        Returns:
-            The number of the journal's changes after which anybody may have the outcome; 0: now.
-        """
-        hub = self._hub
-        if record.spec.spec.keep <= 0:
-            return 0
-        kept = hub.result_cache.keep(record, outcome, hub.now, user_of=self._user_of)
-        if hub.journal is None or not kept:
-            return 0
-        for task in kept:
-            hub.journal.delivered(task >> SEQ_BITS, *_kinds_of(of_task(outcome, task)), hub.specs)
-        return hub.journal.upcoming
 
-    def _write_down(self, record: TaskRecord, outcome: DoneRun | Failed, waiting: Sequence[int]) -> int:
-        """Write down an outcome of which others hear than the client of its task, for all who wait for it.
+def _failed(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> None:
+    if failure.kind in REFUSALS and _refused(hub, record, failure):
+        return
+    record.started()
+    if failure.kind == "lost":
+        lost(hub, record, failure)
+    elif failure.kind in CRASHES:
+        _crashed(hub, record, failure, now)
+    else:
+        _erred(hub, record, failure, now)
 
-        Returns:
-            As `keep`.
-        """
-        journal, entry = self._hub.journal, record.spec
-        if journal is None or (len(waiting) < 2 and not entry.is_promise):
-            return 0
-        after = 0
-        for task in waiting:
-            if task != record.id or not entry.spec.sink:  # what is in a sink has not ended for its client
-                told = of_task(outcome, task)
-                if task == record.id and entry.ignores_result and isinstance(told, DoneRun):
-                    told = bare(told)
-                after = max(after, journal.ended(told.client, told))
-        return after
 
-    def _user_of(self, task: int) -> str:
-        return self._hub.owner(task >> SEQ_BITS)
+def _refused(hub: HubState, record: TaskRecord, failure: Failed) -> bool:
+    """A pool could not even begin: another pool gets the task, uncharged, if there is one for it.
 
-    def was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
-        """Return True if the attempt was sent to this session, even if that session is over."""
-        if session == ANYBODY or self.is_current(record, task, session, attempt):
-            return True
-        return self._given_up.get(session, {}).get(task) == attempt
+    If its client has given it up unless it had started, it ends here.
 
-    def gave_up(self, session: int, records: Sequence[TaskRecord]) -> None:
-        """A session is over that held these: should it have finished one after all, that counts."""
-        if not records:
-            return
-        self._given_up[session] = {record.known_as: record.attempt for record in records}
-        self._given_up_count += len(records)
-        while self._given_up_count > GIVEN_UP and len(self._given_up) > 1:
-            self._given_up_count -= len(self._given_up.popitem(last=False)[1])
+    A worker that lacks a module fails at once, and would otherwise get task after task.
+    """
+    lane, extra = hub.lanes.get(record.session), record.more()
+    reason = f"{failure.type_name}: {failure.text}"[:300]
+    entry = record.spec
+    if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
+        hub.log("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint})
+    extra.refused |= {record.session}
+    if not any(
+        other.session not in extra.refused and other.may_take(record.spec) for other in hub.lanes.values()
+    ):
+        return False
+    where = f"attempt {record.attempt - record.returns} on {failure.worker}: refused, {reason}"
+    extra.pools += (where[:300],)
+    requeue(hub, record, Cause.REQUEUE)
+    return True
 
-    @staticmethod
-    def _part(run: DoneRun, indexes: list[int]) -> DoneRun:
-        return DoneRun(
-            run.spec,
-            run.client,
-            run.attempt,
-            run.worker,
-            [run.seqs[index] for index in indexes],
-            [run.payloads[index] for index in indexes],
-            run.elapsed * len(indexes) / len(run.seqs),
-            run.returns,
-        )
 
-    def give(self, outcome: DoneRun | Failed, after: int = 0) -> int:
-        """Pass outcomes on to the client that they name.
+def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:
+    """The fence: whether a report comes from the attempt that the ledger waits for.
 
-        Args:
-            outcome: results of one slot, or a bad end.
-            after: the number of the journal's changes that are to be written before the client has it.
+    Args:
+        task: the id that the report names, of those that the record is found under.
+    """
+    return record.session == session and record.attempt == attempt and record.known_as == task
 
-        Returns:
-            The bytes that they are counted for.
-        """
-        hub, client = self._hub, outcome.client
-        session, journal = hub.clients.get(client), hub.journal
-        if session is None:
-            if journal is not None:
-                journal.delivered(client, *_kinds_of(outcome), hub.specs)
-            return 0
-        hub.news.add(client)
-        session.ended = hub.now
-        if journal is not None and not session.present:
-            journal.ended(client, outcome)
-        size = session.add(outcome, after)
-        if session.held:
-            hub.unwritten[client] = session
-        return size
 
-    # --- failures -----------------------------------------------------------------------------------------
+def _erred(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> None:
+    spec = record.spec.spec
+    once = spec.acks == "early" or record.spec.is_chunk
+    again = failure.kind in RETRIED and record.errors < spec.max_retries and not once
+    if not again or not (failure.retryable or failure.kind == "hard_timeout"):
+        end(hub, record, Cause.FAIL, failure)
+        return
+    hub.ledger.charge(record, errors=1)
+    delay = failure.retry_after
+    if delay < 0:
+        delay = spec.retry_delay(record.errors)
+        if spec.jitter:
+            delay *= 0.5 + 0.5 * jitter_of(record.id, record.errors)
+    _later(hub, record, failure, now + delay)
 
-    def on_failed(self, failure: Failed, session: int, now: float) -> None:
-        """One attempt that did not succeed: ends the task, or sends it round again."""
-        task = failure.client << SEQ_BITS | failure.seq
-        record = self._ledger.tasks.get(task)
-        if record is None:
-            self.stale += 1
-            self._hub.unclaimed.reported(failure)
-            return
-        if not self.is_current(record, task, session, failure.attempt):
-            self.stale += 1
-            return
-        self._failed(record, failure, now)
 
-    def failed_before(self, record: TaskRecord, failure: Failed, now: float) -> None:
-        """A failure that its pool had reported before its client asked for it: it counts like any other."""
-        self._ledger.adopt(record, record.id, failure, NOBODY)
-        self._failed(record, failure, now)
+def _crashed(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> None:
+    if record.spec.spec.acks == "early":
+        failure.kind = "lost"
+        end(hub, record, Cause.LOSE, failure)
+        return
+    if failure.kind == "oom":
+        hub.ledger.charge(record, ooms=1)
+        ooms = record.extra.ooms
+        over = ooms >= hub.config.oom_limit
+        delay = min(60.0, 2.0 ** (ooms - 1))
+    else:
+        hub.ledger.charge(record, crashes=1)
+        over = record.crashes >= hub.config.crash_limit
+        delay = 0.0
+    if over or (record.spec.is_chunk and _leave_to_client(hub, record, now)):
+        end(hub, record, Cause.BURY, failure)
+    elif delay:
+        _later(hub, record, failure, now + delay)
+    else:
+        _charge(hub, record, failure)
+        requeue(hub, record, Cause.REQUEUE)
 
-    def _failed(self, record: TaskRecord, failure: Failed, now: float) -> None:
-        if failure.kind in REFUSALS and self._refused(record, failure):
-            return
+
+def _leave_to_client(hub: HubState, record: TaskRecord, now: float) -> bool:
+    """Return True if the client of a chunk is there to submit the items one by one.
+
+    It is there until it is found not to be: the chunk is kept until it has acknowledged.
+    """
+    session = hub.clients.get(record.id >> SEQ_BITS)
+    if session is None or not session.present:
+        return False
+    if not session.credit:
+        return True
+    if now - session.heard >= hub.config.silent_beats * hub.config.beat:
+        return False
+    if record.spec.spec.on_client_loss == "run":
+        session.unsplit[record.id] = record.unsent()
+    return True
+
+
+def _later(hub: HubState, record: TaskRecord, failure: Failed, when: float) -> None:
+    _charge(hub, record, failure)
+    if _lacks_a_value(hub, record):
+        return
+    release(hub, record)
+    hub.ledger.move(record, Cause.RETRY)
+    hub.ledger.wait(record, when)
+
+
+def _charge(hub: HubState, record: TaskRecord, failure: Failed) -> None:
+    _note(hub, record, failure)
+    record.more().failed = record.begun
+
+
+def lost(hub: HubState, record: TaskRecord, failure: Failed | None = None) -> None:
+    """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
+    if record.spec.spec.acks == "early":
+        if failure is None:
+            failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "lost")
+        end(hub, record, Cause.LOSE, failure)
+        return
+    if record.state is State.RUNNING:
         record.started()
-        if failure.kind == "lost":
-            self.lost(record, failure)
-        elif failure.kind in CRASHES:
-            self._crashed(record, failure, now)
-        else:
-            self._erred(record, failure, now)
+    requeue(hub, record, Cause.REQUEUE)
 
-    def _refused(self, record: TaskRecord, failure: Failed) -> bool:
-        """A pool could not even begin: another pool gets the task, uncharged, if there is one for it.
 
-        If its client has given it up unless it had started, it ends here.
+def died_with(hub: HubState, record: TaskRecord, pool: str, reason: str) -> None:
+    """A pool has died, as far as anybody can tell, that may have been running this task.
 
-        A worker that lacks a module fails at once, and would otherwise get task after task.
-        """
-        lane, extra = self._hub.lanes.get(record.session), record.more()
-        reason = f"{failure.type_name}: {failure.text}"[:300]
-        entry = record.spec
-        if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
-            self._hub.log("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint})
-        extra.refused |= {record.session}
-        if not any(
-            other.session not in extra.refused and other.may_take(record.spec)
-            for other in self._hub.lanes.values()
-        ):
-            return False
-        where = f"attempt {record.attempt - record.returns} on {failure.worker}: refused, {reason}"
-        extra.pools += (where[:300],)
-        self.requeue(record, Cause.REQUEUE)
+    It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
+    its client once it is suspect (docs/adr/0007).
+    """
+    hub.ledger.charge(record, losses=1)
+    over = record.losses >= hub.config.pool_loss_limit
+    if record.losses >= SUSPECT:
+        over = over or (record.spec.is_chunk and _leave_to_client(hub, record, hub.now))
+        where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
+        record.more().pools += (where[:300],)
+    if not over or record.spec.spec.acks == "early":
+        lost(hub, record)
+        return
+    failure = Failed(
+        record.id >> SEQ_BITS,
+        record.id & SEQ_MASK,
+        record.attempt,
+        "crash",
+        text=f"{record.losses} {POOLS_DIED}",
+        worker=pool,
+    )
+    end(hub, record, Cause.BURY, failure)
+
+
+def requeue(hub: HubState, record: TaskRecord, cause: Cause) -> None:
+    """Take a task from its lane and put it at the front of its queue."""
+    if _lacks_a_value(hub, record):
+        return
+    release(hub, record)
+    hub.ledger.send_round(record, cause)
+
+
+def _lacks_a_value(hub: HubState, record: TaskRecord) -> bool:
+    """End a task that cannot start again, if it is one; return True then.
+
+    An earlier hub had the outcomes that it was started with. Here one of these tasks has ended badly.
+    """
+    failure = hub.dependencies.failed_upstream(record) if record.links is not None else None
+    if failure is not None:
+        end(hub, record, Cause.FAIL, failure)
+    return failure is not None
+
+
+def on_returned(hub: HubState, held: Held, session: int) -> None:
+    """Tasks handed back unstarted, uncharged."""
+    base = held.client << SEQ_BITS
+    for seq in reversed(held.seqs):
+        record = hub.ledger.tasks.get(base | seq)
+        if record is None:
+            part = Held(held.client, held.attempt, [seq], returns=held.returns)
+            hub.unclaimed.reported(part)
+        elif is_current(record, base | seq, session, held.attempt):
+            not_started(hub, record)
+
+
+def not_started(hub: HubState, record: TaskRecord) -> None:
+    """Queue a task that its pool never began: the next attempt has the same number."""
+    requeue(hub, record, Cause.RETURN)
+
+
+def expire(hub: HubState, record: TaskRecord) -> None:
+    what = "nobody had fulfilled it" if record.spec.is_promise else "it had not started"
+    text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
+    failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
+    end(hub, record, Cause.EXPIRE, failure)
+
+
+def end(hub: HubState, record: TaskRecord, cause: Cause, failure: Failed) -> None:
+    """A bad end: all clients that wait are told."""
+    _note(hub, record, failure)
+    history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
+    failure = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
+    if failure.kind != "cancelled" and _is_letter(hub, record):
+        account = hub.ledger.account(record.id >> SEQ_BITS)
+        state = TRANSITIONS[record.state, cause]
+        hub.letters.add(record, state, failure, hub.wall, account.owner, account.name)
+    finish(hub, record, cause, msgspec.structs.replace(failure, output=""))
+
+
+def _is_letter(hub: HubState, record: TaskRecord) -> bool:
+    """Return True if nobody waits for a call: it is detached, or a firing, or its client is away.
+
+    Tasks without a client outlive it only in a journal.
+    """
+    spec, client = record.spec.spec, record.id >> SEQ_BITS
+    if record.spec.needs_no_pool:
+        return False
+    if spec.detach or spec.kind == FIRING:
         return True
+    if hub.journal is None or not hub.journal.has(client, record.id & SEQ_MASK):
+        return False
+    session = hub.clients.get(client)
+    return session is None or not session.present
 
-    @staticmethod
-    def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:
-        """The fence: whether a report comes from the attempt that the ledger waits for.
 
-        Args:
-            task: the id that the report names, of those that the record is found under.
-        """
-        return record.session == session and record.attempt == attempt and record.known_as == task
+def release(hub: HubState, record: TaskRecord) -> None:
+    """Take a task off the books of the lane that holds it, if one does."""
+    lane = hub.lanes.get(record.session)
+    if lane is not None and State.SENT <= record.state <= State.RUNNING:
+        lane.release(record.spec.number, 1)
 
-    def _erred(self, record: TaskRecord, failure: Failed, now: float) -> None:
-        spec = record.spec.spec
-        once = spec.acks == "early" or record.spec.is_chunk
-        again = failure.kind in RETRIED and record.errors < spec.max_retries and not once
-        if not again or not (failure.retryable or failure.kind == "hard_timeout"):
-            self.end(record, Cause.FAIL, failure)
-            return
-        self._ledger.charge(record, errors=1)
-        delay = failure.retry_after
-        if delay < 0:
-            delay = spec.retry_delay(record.errors)
-            if spec.jitter:
-                delay *= 0.5 + 0.5 * jitter_of(record.id, record.errors)
-        self._later(record, failure, now + delay)
 
-    def _crashed(self, record: TaskRecord, failure: Failed, now: float) -> None:
-        if record.spec.spec.acks == "early":
-            failure.kind = "lost"
-            self.end(record, Cause.LOSE, failure)
-            return
-        if failure.kind == "oom":
-            self._ledger.charge(record, ooms=1)
-            ooms = record.extra.ooms
-            over = ooms >= self._hub.config.oom_limit
-            delay = min(60.0, 2.0 ** (ooms - 1))
-        else:
-            self._ledger.charge(record, crashes=1)
-            over = record.crashes >= self._hub.config.crash_limit
-            delay = 0.0
-        if over or (record.spec.is_chunk and self._leave_to_client(record, now)):
-            self.end(record, Cause.BURY, failure)
-        elif delay:
-            self._later(record, failure, now + delay)
-        else:
-            self._charge(record, failure)
-            self.requeue(record, Cause.REQUEUE)
-
-    def _leave_to_client(self, record: TaskRecord, now: float) -> bool:
-        """Return True if the client of a chunk is there to submit the items one by one.
-
-        It is there until it is found not to be: the chunk is kept until it has acknowledged.
-        """
-        session = self._hub.clients.get(record.id >> SEQ_BITS)
-        if session is None or not session.present:
-            return False
-        if not session.credit:
-            return True
-        if now - session.heard >= self._hub.config.silent_beats * self._hub.config.beat:
-            return False
-        if record.spec.spec.on_client_loss == "run":
-            session.unsplit[record.id] = record.unsent()
-        return True
-
-    def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
-        self._charge(record, failure)
-        if self._lacks_a_value(record):
-            return
-        self.release(record)
-        self._ledger.move(record, Cause.RETRY)
-        self._ledger.wait(record, when)
-
-    def _charge(self, record: TaskRecord, failure: Failed) -> None:
-        self._note(record, failure)
-        record.more().failed = record.begun
-
-    def lost(self, record: TaskRecord, failure: Failed | None = None) -> None:
-        """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
-        if record.spec.spec.acks == "early":
-            if failure is None:
-                failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "lost")
-            self.end(record, Cause.LOSE, failure)
-            return
-        if record.state is State.RUNNING:
-            record.started()
-        self.requeue(record, Cause.REQUEUE)
-
-    def died_with(self, record: TaskRecord, pool: str, reason: str) -> None:
-        """A pool has died, as far as anybody can tell, that may have been running this task.
-
-        It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
-        its client once it is suspect (docs/adr/0007).
-        """
-        self._ledger.charge(record, losses=1)
-        over = record.losses >= self._hub.config.pool_loss_limit
-        if record.losses >= SUSPECT:
-            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._hub.now))
-            where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
-            record.more().pools += (where[:300],)
-        if not over or record.spec.spec.acks == "early":
-            self.lost(record)
-            return
-        failure = Failed(
-            record.id >> SEQ_BITS,
-            record.id & SEQ_MASK,
-            record.attempt,
-            "crash",
-            text=f"{record.losses} {POOLS_DIED}",
-            worker=pool,
-        )
-        self.end(record, Cause.BURY, failure)
-
-    def requeue(self, record: TaskRecord, cause: Cause) -> None:
-        """Take a task from its lane and put it at the front of its queue."""
-        if self._lacks_a_value(record):
-            return
-        self.release(record)
-        self._ledger.send_round(record, cause)
-
-    def _lacks_a_value(self, record: TaskRecord) -> bool:
-        """End a task that cannot start again, if it is one; return True then.
-
-        An earlier hub had the outcomes that it was started with. Here one of these tasks has ended badly.
-        """
-        failure = self._hub.dependencies.failed_upstream(record) if record.links is not None else None
-        if failure is not None:
-            self.end(record, Cause.FAIL, failure)
-        return failure is not None
-
-    def on_returned(self, held: Held, session: int) -> None:
-        """Tasks handed back unstarted, uncharged."""
-        base = held.client << SEQ_BITS
-        for seq in reversed(held.seqs):
-            record = self._ledger.tasks.get(base | seq)
-            if record is None:
-                part = Held(held.client, held.attempt, [seq], returns=held.returns)
-                self._hub.unclaimed.reported(part)
-            elif self.is_current(record, base | seq, session, held.attempt):
-                self.not_started(record)
-
-    def not_started(self, record: TaskRecord) -> None:
-        """Queue a task that its pool never began: the next attempt has the same number."""
-        self.requeue(record, Cause.RETURN)
-
-    def expire(self, record: TaskRecord) -> None:
-        what = "nobody had fulfilled it" if record.spec.is_promise else "it had not started"
-        text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
-        failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
-        self.end(record, Cause.EXPIRE, failure)
-
-    def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
-        """A bad end: all clients that wait are told."""
-        self._note(record, failure)
-        history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
-        failure = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
-        if failure.kind != "cancelled" and self._is_letter(record):
-            account, hub = self._ledger.account(record.id >> SEQ_BITS), self._hub
-            state = TRANSITIONS[record.state, cause]
-            hub.letters.add(record, state, failure, hub.wall, account.owner, account.name)
-        self.finish(record, cause, msgspec.structs.replace(failure, output=""))
-
-    def _is_letter(self, record: TaskRecord) -> bool:
-        """Return True if nobody waits for a call: it is detached, or a firing, or its client is away.
-
-        Tasks without a client outlive it only in a journal.
-        """
-        spec, client = record.spec.spec, record.id >> SEQ_BITS
-        if record.spec.needs_no_pool:
-            return False
-        if spec.detach or spec.kind == FIRING:
-            return True
-        if self._hub.journal is None or not self._hub.journal.has(client, record.id & SEQ_MASK):
-            return False
-        session = self._hub.clients.get(client)
-        return session is None or not session.present
-
-    def release(self, record: TaskRecord) -> None:
-        """Take a task off the books of the lane that holds it, if one does."""
-        lane = self._hub.lanes.get(record.session)
-        if lane is not None and State.SENT <= record.state <= State.RUNNING:
-            lane.release(record.spec.number, 1)
-
-    def _note(self, record: TaskRecord, failure: Failed) -> None:
-        if failure.kind != "cancelled":
-            name, attempt = record.spec.spec.name, record.attempt - record.returns
-            fields = {"task_id": text_of(record.id), "name": name, **shown(failure, attempt)}
-            self._hub.out.append(LogEvent("task.failed", fields))
-            if record.spec.spec.kind == FIRING:  # nobody waits for it: kept for those who ask later
-                tick, key = {"task_id": text_of(record.id), "attempt": attempt}, record.more().key
-                self._hub.log(
-                    "schedule.failed",
-                    {"firing": plain(key[1]) if key else "", **tick, "text": in_words(failure)[:TOLD_TEXT]},
-                )
-        extra = record.more()
-        if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
-            where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
-            extra.history += (f"{where}: {failure.kind} {in_words(failure)}"[:300],)
+def _note(hub: HubState, record: TaskRecord, failure: Failed) -> None:
+    if failure.kind != "cancelled":
+        name, attempt = record.spec.spec.name, record.attempt - record.returns
+        fields = {"task_id": text_of(record.id), "name": name, **shown(failure, attempt)}
+        hub.out.append(LogEvent("task.failed", fields))
+        if record.spec.spec.kind == FIRING:  # nobody waits for it: kept for those who ask later
+            tick, key = {"task_id": text_of(record.id), "attempt": attempt}, record.more().key
+            hub.log(
+                "schedule.failed",
+                {"firing": plain(key[1]) if key else "", **tick, "text": in_words(failure)[:TOLD_TEXT]},
+            )
+    extra = record.more()
+    if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
+        where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
+        extra.history += (f"{where}: {failure.kind} {in_words(failure)}"[:300],)
 
 
 def bare(run: DoneRun) -> DoneRun:

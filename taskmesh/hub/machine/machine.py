@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import assert_never
 
 from msgspec.structs import replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import HubAction, WriteJournal
-from taskmesh.hub.machine.adoption import Adoption
-from taskmesh.hub.machine.attachments import Attachments
+from taskmesh.hub.machine import (
+    attachments,
+    cancellations,
+    clients,
+    collector,
+    journal_events,
+    owners,
+    pools,
+    promises,
+    schedules,
+    sink_values,
+    submission,
+)
 from taskmesh.hub.machine.books.client_session import ClientSession
 from taskmesh.hub.machine.books.lanes import Lane
 from taskmesh.hub.machine.books.states import Cause, TaskRecord
-from taskmesh.hub.machine.cancellations import Cancellations
-from taskmesh.hub.machine.clients import Clients
-from taskmesh.hub.machine.collector import NOBODY, Collector
 from taskmesh.hub.machine.invariants import check_hub
-from taskmesh.hub.machine.journal_events import JournalEvents
-from taskmesh.hub.machine.owners import Owners
-from taskmesh.hub.machine.pools import PoolSessions
-from taskmesh.hub.machine.promises import Promises
-from taskmesh.hub.machine.schedules import Schedules
 from taskmesh.hub.machine.settings import HubSettings
-from taskmesh.hub.machine.sink_values import SinkValues
 from taskmesh.hub.machine.state import HubState
-from taskmesh.hub.machine.submission import Submissions
 from taskmesh.hub.machine.ventilator import Ventilator
-from taskmesh.hub.machine.views.letter_views import LetterViews
-from taskmesh.hub.machine.views.views import TO_POOLS, Views
+from taskmesh.hub.machine.views import letter_views, views
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Progress
 
@@ -50,51 +51,8 @@ class HubMachine:
     def __init__(self, config: HubSettings, now: float) -> None:
         self.config = config
         self.state = state = HubState(config, now)
-        self.collector = Collector(state)
-        self.cancellations = Cancellations(state, self.collector)
-        self.adoption = Adoption(state, self.collector, self.cancellations)
-        self.pools = PoolSessions(state, self.collector, self.adoption)
         self.ventilator = Ventilator(state)
-        self.schedules = Schedules(state)
-        self.sink_values = SinkValues(state, self.collector)
-        self.owners = Owners(state, self.pools, self.schedules)
-        self.clients = Clients(
-            state, self.cancellations, self.schedules, self.sink_values, owners=self.owners
-        )
-        self.attachments = Attachments(state, self.collector, self.adoption)
-        self.promises = Promises(state, self.collector)
-        self.submissions = Submissions(
-            state,
-            self.collector,
-            cancellations=self.cancellations,
-            adoption=self.adoption,
-            attachments=self.attachments,
-            pools=self.pools,
-            ventilator=self.ventilator,
-            schedules=self.schedules,
-            sink_values=self.sink_values,
-            owners=self.owners,
-        )
-        self.views = Views(
-            state,
-            self.collector,
-            self.cancellations,
-            pools=self.pools,
-            clients=self.clients,
-            schedules=self.schedules,
-        )
-        self.letters = LetterViews(state.letters)
-        self.journal: JournalEvents | None = None
-        if state.journal is not None:
-            self.journal = JournalEvents(
-                state,
-                state.journal,
-                self.submissions,
-                self.collector,
-                clients=self.clients,
-                schedules=self.schedules,
-                views=self.views,
-            )
+        self._end_task = partial(collector.finish, state)
         self._sweep_at = now
 
     # --- the machine contract -----------------------------------------------------------------------------
@@ -124,37 +82,37 @@ class HubMachine:
             case ev.LaneOpened() | ev.LaneLost() | ev.LinksLost() | ev.ClientGone():
                 self._on_link(event, now)
             case ev.JournalRead() | ev.JournalWritten() | ev.JournalTold():
-                if self.journal is not None:
-                    self.journal.on_event(event, now)
+                if self.state.journal is not None:
+                    journal_events.on_event(self.state, self.state.journal, event, now)
             case ev.Revoked(users=users):
-                self.clients.on_revoked(users)
+                clients.on_revoked(self.state, users)
             case ev.Shortage(text=text):
-                self.views.shortage = text
+                self.state.diagnostics.shortage = text
             case ev.Clock(offset=offset):
-                self.schedules.on_clock(offset)
+                schedules.on_clock(self.state, offset)
             case _:
                 assert_never(event)
 
     @property
     def deadline(self) -> float:
-        state = self.state
-        now = state.now
-        if self.cancellations.pending or state.dependencies.is_settling or self.clients.is_behind:
+        hub = self.state
+        now = hub.now
+        if hub.cancellations.pending or hub.dependencies.is_settling or clients.is_behind(hub):
             return now
-        first = min(self._sweep_at, now + self.config.stall / 2, self.schedules.deadline)
-        timer = state.ledger.timers.deadline
+        first = min(self._sweep_at, now + self.config.stall / 2, hub.schedules.deadline)
+        timer = hub.ledger.timers.deadline
         if timer is not None:
             first = min(first, timer)
-        if state.recovery.waiting:
-            first = min(first, state.recovery.deadline)
-        if state.ledger.limits.counters:
-            limits = state.ledger.limits
+        if hub.recovery.waiting:
+            first = min(first, hub.recovery.deadline)
+        if hub.ledger.limits.counters:
+            limits = hub.ledger.limits
             first = min(first, limits.deadline)
             if limits.recovers:
-                first = min(first, state.recovery.deadline)
-        if state.acks_due:
-            first = min(first, next(iter(state.acks_due.values())))
-        if len(state.lanes) > 1 and state.ledger.tasks:
+                first = min(first, hub.recovery.deadline)
+        if hub.due.acks:
+            first = min(first, next(iter(hub.due.acks.values())))
+        if len(hub.lanes) > 1 and hub.ledger.tasks:
             recall = self.ventilator.recall_deadline()
             if recall is not None:
                 first = min(first, recall)
@@ -162,43 +120,43 @@ class HubMachine:
 
     def _finish(self, now: float) -> None:
         """Does what events may have made due; the order of these steps is the order of their actions."""
-        state = self.state
-        ledger = state.ledger
+        hub = self.state
+        ledger = hub.ledger
         if now >= self._sweep_at:
             self._sweep(now)
-        is_behind = self.cancellations.pending or state.recovery.waiting or self.clients.is_behind
-        if is_behind or now >= self.schedules.deadline:
+        is_behind = hub.cancellations.pending or hub.recovery.waiting or clients.is_behind(hub)
+        if is_behind or now >= hub.schedules.deadline:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
-        if state.dependencies.is_settling:
-            state.dependencies.settle(now, self.collector.finish)
-        self.cancellations.publish()
-        if state.acks_due:
-            self.submissions.acknowledge_due(now)
-        if state.sinks.news:
-            state.out += state.sinks.deliveries(now)
-        if state.news:
+        if hub.dependencies.is_settling:
+            hub.dependencies.settle(now, self._end_task)
+        cancellations.publish(hub)
+        if hub.due.acks:
+            submission.acknowledge_due(hub, now)
+        if hub.sinks.news:
+            hub.out += hub.sinks.deliveries(now)
+        if hub.due.news:
             self._deliver(now)  # before what tells pools that they need not keep them any more
         if ledger.limits.counters:
             self._pass_limits(now)  # after all that queues tasks, before what pushes them
         if ledger.backlog.routes or ledger.suspects.routes or self.ventilator.lone is not None:
-            state.out += self.ventilator.dispatch(now)
-        if len(state.lanes) > 1 and ledger.tasks:
+            hub.out += self.ventilator.dispatch(now)
+        if len(hub.lanes) > 1 and ledger.tasks:
             self._recall(self.ventilator.recalls(now))
         self._write()
 
     def _write(self) -> None:
-        state = self.state
-        journal = state.journal
+        hub = self.state
+        journal = hub.journal
         if journal is not None and (journal.changes or journal.is_whole):
-            state.out.append(WriteJournal(*journal.take()))
+            hub.out.append(WriteJournal(*journal.take()))
 
     def _go_on(self, now: float) -> None:
         """Does the next portion of what takes longer than one event may."""
-        self.clients.go_on()
+        clients.go_on(self.state)
         self.state.recovery.release(now)
-        if now >= self.schedules.deadline:
-            self.schedules.fire()
+        if now >= self.state.schedules.deadline:
+            schedules.fire(self.state)
 
     def _pass_limits(self, now: float) -> None:
         limits = self.state.ledger.limits
@@ -216,22 +174,22 @@ class HubMachine:
 
         A client that is there and takes no results gets no more made: completions are always taken in.
         """
-        state = self.state
-        withheld, most = state.ledger.backlog.withheld, self.clients.most_kept
-        for client in state.news:
-            session = state.clients.get(client)
+        hub = self.state
+        withheld, most = hub.ledger.backlog.withheld, hub.known_clients.most_kept
+        for client in hub.due.news:
+            session = hub.clients.get(client)
             if session is not None and session.size > most and session.linked:
                 withheld.add(client)
-            elif withheld and client not in self.cancellations.pending:
+            elif withheld and client not in hub.cancellations.pending:
                 withheld.discard(client)
             if session is not None:
-                if state.journal is not None and not session.credit:  # nothing is lost on the way to it
-                    state.journal.delivered(client, *session.ready, state.specs)
+                if hub.journal is not None and not session.credit:  # nothing is lost on the way to it
+                    hub.journal.delivered(client, *session.ready, hub.specs)
                 deliveries = session.deliveries(now)
                 if deliveries:
-                    state.out += deliveries
-                    state.acks_due.pop(client, None)  # they say it
-        state.news.clear()
+                    hub.out += deliveries
+                    hub.due.acks.pop(client, None)  # they say it
+        hub.due.news.clear()
 
     # --- pools --------------------------------------------------------------------------------------------
 
@@ -242,19 +200,19 @@ class HubMachine:
             return
         match message:
             case m.Beat():
-                notice = self.pools.on_beat(message, now)
+                notice = pools.on_beat(self.state, message, now)
                 if notice is not None:
                     self._notify(notice)
             case m.Hello():
-                refusal = self.owners.refusal_of_pool(message, event.user, event.token)
+                refusal = owners.refusal_of_pool(self.state, message, event.user, event.token)
                 if refusal:
                     self._refuse(event.user, refusal)
                 else:
-                    self.pools.on_hello(message, now, event.user, event.token)
+                    pools.on_hello(self.state, message, now, event.user, event.token)
             case m.Misrouted(pool=pool, session=session):
                 self.state.log("pool.misrouted", {"pool": pool, "session": session})
             case m.Bye() | m.PoolNeedSpec() | m.SlotGone():
-                lane = self.pools.current(message.epoch, message.session)
+                lane = pools.current(self.state, message.epoch, message.session)
                 if lane is not None:
                     self._in_session(lane, message)
             case _:
@@ -263,17 +221,16 @@ class HubMachine:
     def _in_session(self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone) -> None:
         match message:
             case m.Bye(sent=sent):
-                self.pools.on_bye(lane.session, sent)
+                pools.on_bye(self.state, lane.session, sent)
             case m.PoolNeedSpec(specs=specs):
                 lane.known_specs.difference_update(specs)
             case m.SlotGone(pid=pid):
-                self.clients.on_slot_gone(f"{lane.pool}/{pid}", lane.user)
+                clients.on_slot_gone(self.state, f"{lane.pool}/{pid}", lane.user)
             case _:
                 assert_never(message)
 
     def _on_results(self, results: m.Results, now: float) -> None:
-        collector = self.collector
-        lane = self.pools.current(results.epoch, results.session)
+        lane = pools.current(self.state, results.epoch, results.session)
         if lane is None:
             self._on_late_results(results)
             return
@@ -286,21 +243,21 @@ class HubMachine:
         if results.done or results.failed:
             lane.recalls = 0
         if results.told:
-            notice = self.pools.last_progress(lane, results.told)
+            notice = pools.last_progress(self.state, lane, results.told)
             if notice is not None:
                 self._notify(notice)
         for run in results.done:
-            collector.on_done(run, lane.session)
+            collector.on_done(self.state, run, lane.session)
         for failure in results.failed:
-            collector.on_failed(failure, lane.session, now)
+            collector.on_failed(self.state, failure, lane.session, now)
         for held in results.returned:
-            collector.on_returned(held, lane.session)
+            collector.on_returned(self.state, held, lane.session)
 
     def _on_late_results(self, results: m.Results) -> None:
         """Of a session that is over, or of another hub's, only successes count."""
         ours = results.epoch == self.config.epoch and results.session > 0
         for run in results.done:
-            self.collector.on_done(run, results.session if ours else NOBODY)
+            collector.on_done(self.state, run, results.session if ours else collector.NOBODY)
 
     def _notify(self, notice: m.Notice) -> None:
         """Pass news of running tasks on to the clients that are there."""
@@ -319,14 +276,14 @@ class HubMachine:
         self.state.log("message.refused", {"from": user, "error": reason})
 
     def _from_client(self, event: ev.FromClient, now: float) -> None:
-        if self.owners.is_another_s(event.client, event.user):
+        if owners.is_another_s(self.state, event.client, event.user):
             self._refuse(event.user, "this client session belongs to another key")
         else:
             self._on_client_message(event.client, event.message, event.user, now)
 
     def _on_client_message(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
         if isinstance(message, m.ClientHello):
-            self.clients.on_hello(message, now, user)
+            clients.on_hello(self.state, message, now, user)
             return
         session = self.state.clients.get(client)
         if session is None:
@@ -334,15 +291,15 @@ class HubMachine:
             return
         session.hear(now)
         if isinstance(message, m.Submit):
-            self.submissions.on_submit(session, message, now)
+            submission.on_submit(self.state, self.ventilator, session, message, now)
             return
         match message:
             case m.ResultAck(epoch=epoch, number=number):
-                self.submissions.on_result_ack(session, epoch, number, now)
+                submission.on_result_ack(self.state, session, epoch, number, now)
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
-                self.submissions.on_cancel(client, seqs, unstarted)
+                submission.on_cancel(self.state, client, seqs, unstarted)
             case m.ClientBye(cancel=cancel):
-                self.clients.on_bye(session, cancel=cancel)
+                clients.on_bye(self.state, session, cancel=cancel)
             case m.ClientBeat():
                 self._on_client_beat(session, message)
             case m.SinkReport():
@@ -356,51 +313,53 @@ class HubMachine:
         answer: m.Answer | None = None
         match request:
             case m.Query():
-                answer = self.letters.answer(request, user) or self.views.answer(request, now, user)
+                answer = letter_views.answer(self.state, request, user) or views.answer(
+                    self.state, request, now, user
+                )
             case m.Command():
-                answer = self.letters.obey(request) or self.views.obey(request, now)
+                answer = letter_views.obey(self.state, request) or views.obey(self.state, request, now)
             case m.Fulfil():
-                answer = self.promises.on_fulfil(client, request, now)
+                answer = promises.on_fulfil(self.state, client, request, now)
             case m.PutSchedule() | m.DropSchedule():
                 answer = self._on_schedule(request, user)
             case _:
                 assert_never(request)
         if answer is None or not answer.number:
             return
-        is_of_pools = isinstance(request, m.Command) and request.verb in TO_POOLS
-        if self.journal is None or is_of_pools or isinstance(request, m.Query):
+        is_of_pools = isinstance(request, m.Command) and request.verb in views.TO_POOLS
+        if self.state.journal is None or is_of_pools or isinstance(request, m.Query):
             self.state.send(client, answer)
         else:
-            self.journal.answer(client, answer)
+            journal_events.answer_when_written(self.state, self.state.journal, client, answer)
 
     def _on_schedule(self, request: m.PutSchedule | m.DropSchedule, user: str) -> m.Answer:
-        if refusal := self.owners.refusal(request, user):
+        if refusal := owners.refusal(self.state, request, user):
             return m.Answer(request.number, None, refusal)
         if isinstance(request, m.PutSchedule):
-            return m.Answer(request.number, None, self.schedules.declare(request.declaration, user))
-        return m.Answer(request.number, self.schedules.remove(request.name, "a program asked for it"))
+            return m.Answer(request.number, None, schedules.declare(self.state, request.declaration, user))
+        return m.Answer(request.number, schedules.remove(self.state, request.name, "a program asked for it"))
 
     def _on_client_beat(self, session: ClientSession, beat: m.ClientBeat) -> None:
         """A client lives; it is to say hello if it waits for an earlier hub."""
         if beat.epoch in (0, self.config.epoch):
-            self.clients.on_beat(session)
+            clients.on_beat(self.state, session)
         else:
             self.state.send(session.client, m.ClientRefused())
 
     def _on_sink_report(self, session: ClientSession, report: m.SinkReport, now: float) -> None:
         """A client takes from a sink: tasks whose outcomes it has acknowledged have ended for theirs."""
         client = session.client
-        if not self.owners.may_name(session):
+        if not owners.may_name(self.state, session):
             self.state.send(
                 client, m.SinkReportAck(report.sink, report.generation, report.number, known=False)
             )
             return
         report = replace(report, sink=self.state.owned(client, report.sink))
         consumer, acked = self.state.sinks.report(client, report, now)
-        after = max([self.collector.acknowledged(outcome) for outcome in acked], default=0)
+        after = max([collector.acknowledged(self.state, outcome) for outcome in acked], default=0)
         if acked:
-            self.sink_values.go_on(report.sink)
-            self.sink_values.wake()
+            sink_values.go_on(self.state, report.sink)
+            sink_values.wake(self.state)
         self.state.send(client, self.state.sinks.told(report, consumer, after))
 
     # --- links --------------------------------------------------------------------------------------------
@@ -408,13 +367,13 @@ class HubMachine:
     def _on_link(self, event: ev.LaneOpened | ev.LaneLost | ev.LinksLost | ev.ClientGone, now: float) -> None:
         match event:
             case ev.LaneOpened(session=session, endpoint=endpoint):
-                self.pools.on_lane_opened(session, endpoint)
+                pools.on_lane_opened(self.state, session, endpoint)
             case ev.LaneLost(session=session):
-                self.pools.on_lane_lost(session)
+                pools.on_lane_lost(self.state, session)
             case ev.LinksLost(session=session):
-                self.pools.on_links_lost(session, now)
+                pools.on_links_lost(self.state, session, now)
             case ev.ClientGone(client=client):
-                self.clients.on_gone(client)
+                clients.on_gone(self.state, client)
             case _:
                 assert_never(event)
 
@@ -429,7 +388,7 @@ class HubMachine:
             self.state.now = now
 
     def _extend(self, gap: float) -> None:
-        self.pools.extend(gap)
+        pools.extend(self.state, gap)
         self.state.recovery.extend(gap)
         self.state.unclaimed.extend(gap)
         self.state.sinks.extend(gap)
@@ -440,26 +399,26 @@ class HubMachine:
         """Do the periodic work: leases, silent clients, unacknowledged deliveries, eviction of specs."""
         config = self.config
         self._sweep_at = now + min(0.25, config.lease / 8)
-        self.pools.check_leases(now)
-        self.clients.count_slots_anew()
+        pools.check_leases(self.state, now)
+        clients.count_slots_anew(self.state)
         self._recall(self.ventilator.overdue(now))
         self.state.out += self.ventilator.forget_unused(now)
         for session in list(self.state.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
-                self.clients.on_silence(session, now)
+                clients.on_silence(self.state, session, now)
             if now >= session.resend_deadline:
                 self.state.out += session.again(now)
         self.state.out += self.state.sinks.sweep(now)
-        self.sink_values.wake()
-        self.clients.forget_absent(now)
+        sink_values.wake(self.state)
+        clients.forget_absent(self.state, now)
         self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
         self.state.ledger.limits.sweep()
-        self.clients.drop_bound(now)
+        clients.drop_bound(self.state, now)
         self.state.unclaimed.sweep(now)
-        self.attachments.sweep()
-        if self.journal is not None:
-            self.journal.sweep()
+        attachments.sweep(self.state)
+        if self.state.journal is not None:
+            journal_events.sweep(self.state, self.state.journal)
         self._forget_specs()
         self.state.result_cache.sweep(now)
         self.state.letters.sweep(self.state.wall)
@@ -475,15 +434,15 @@ class HubMachine:
     def _expire(self, record: TaskRecord, cause: Cause) -> None:
         """It has not started in time, or before its client gave it up."""
         if cause is Cause.EXPIRE:
-            self.collector.expire(record)
+            collector.expire(self.state, record)
             return
         for task in record.more().unwanted:
-            self.cancellations.cancel(task)
+            cancellations.cancel(self.state, task)
 
     # --- views --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
-        return self.views.status(self.state.now)
+        return views.status(self.state, self.state.now)
 
     def check(self) -> None:
         """Raise AssertionError when the machine's own books do not agree; for tests."""

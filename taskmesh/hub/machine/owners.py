@@ -19,8 +19,6 @@ from taskmesh.messages.schedules import Declaration
 
 if TYPE_CHECKING:
     from taskmesh.hub.machine.books.client_session import ClientSession
-    from taskmesh.hub.machine.pools import PoolSessions
-    from taskmesh.hub.machine.schedules import Schedules
     from taskmesh.hub.machine.state import HubState
 
 OPERATOR: Final = "operator:"
@@ -114,7 +112,7 @@ NAMED: Final[dict[tuple[type, str], tuple[str, Who]]] = {
 """The things that the fields of messages to the hub name, each with those who may name it.
 
 Here are refused: USER and PROCESS, but for the sessions of pools, whose keys and tokens the sockets compare
-(`security.authorization`). SCOPE is `core.ids.owned`. HOLDER is the fence of the collector, and of `Adoption`
+(`security.authorization`). SCOPE is `core.ids.owned`. HOLDER is the fence of the collector, and of `adoption`
 for what pools list. CONTENT is compared when a spec comes in.
 """
 
@@ -124,63 +122,53 @@ def sees_all(user: str) -> bool:
     return not user or user.startswith(OPERATOR)
 
 
-class Owners:
-    """Resolves what messages name to whose it is.
+def user_of(hub: HubState, client: int) -> str | None:
+    """Return the user whose session this is, or was as long as tasks of it are here; None if nobody's."""
+    session = hub.clients.get(client)
+    if session is not None:
+        return session.user
+    if hub.house.is_own(client):
+        return _HUB
+    account = hub.ledger.accounts.get(client)
+    return account.user if account is not None else None
 
-    Args:
-        hub: the books of the hub.
-        pools: the sessions of pools.
-        schedules: the schedules.
+
+def is_another_s(hub: HubState, client: int, user: str) -> bool:
+    """Return True if a client session is not this user's: nothing that he says for it counts."""
+    owner = user_of(hub, client)
+    return owner is not None and owner != user
+
+
+def may_name(hub: HubState, session: ClientSession) -> bool:
+    """Return True if a client may name things: with a pool's key only a task that submits tasks may.
+
+    It names what is of the user for whom it runs, as soon as the hub knows that a pool of this key has a
+    task of the client that it says is its own.
     """
+    account = hub.ledger.account(session.client)
+    if session.parent and account.owner == session.user:
+        lanes = [lane for lane in hub.lanes.values() if lane.user == session.user]
+        held = (record for lane in lanes for record in lane.held())
+        if any(session.parent in (one.id >> SEQ_BITS, one.known_as >> SEQ_BITS) for one in held):
+            account.owner = hub.owner(session.parent)
+    return account.owner != session.user or not session.user.startswith(WORKER)
 
-    def __init__(self, hub: HubState, pools: PoolSessions, schedules: Schedules) -> None:
-        self._hub = hub
-        self._pools = pools
-        self._schedules = schedules
 
-    def user_of(self, client: int) -> str | None:
-        """Return the user whose session this is, or was as long as tasks of it are here; None if nobody's."""
-        session = self._hub.clients.get(client)
-        if session is not None:
-            return session.user
-        if self._hub.house.is_own(client):
-            return _HUB
-        account = self._hub.ledger.accounts.get(client)
-        return account.user if account is not None else None
+def refusal(hub: HubState, request: m.PutSchedule | m.DropSchedule, user: str) -> str:
+    """Return why a user may not ask for this, or an empty text: the schedule is another's."""
+    name = request.name if isinstance(request, m.DropSchedule) else request.declaration.name
+    schedule = hub.schedules.records.get(name)
+    if schedule is None or schedule.user == user:
+        return ""
+    return (
+        f"the schedule {name!r} belongs to {schedule.user or 'a program without a key'}: choose another "
+        "name, or have an operator remove it (`taskmesh schedule remove`)"
+    )
 
-    def is_another_s(self, client: int, user: str) -> bool:
-        """Return True if a client session is not this user's: nothing that he says for it counts."""
-        owner = self.user_of(client)
-        return owner is not None and owner != user
 
-    def may_name(self, session: ClientSession) -> bool:
-        """Return True if a client may name things: with a pool's key only a task that submits tasks may.
-
-        It names what is of the user for whom it runs, as soon as the hub knows that a pool of this key has a
-        task of the client that it says is its own.
-        """
-        account = self._hub.ledger.account(session.client)
-        if session.parent and account.owner == session.user:
-            lanes = [lane for lane in self._hub.lanes.values() if lane.user == session.user]
-            held = (record for lane in lanes for record in lane.held())
-            if any(session.parent in (one.id >> SEQ_BITS, one.known_as >> SEQ_BITS) for one in held):
-                account.owner = self._hub.owner(session.parent)
-        return account.owner != session.user or not session.user.startswith(WORKER)
-
-    def refusal(self, request: m.PutSchedule | m.DropSchedule, user: str) -> str:
-        """Return why a user may not ask for this, or an empty text: the schedule is another's."""
-        name = request.name if isinstance(request, m.DropSchedule) else request.declaration.name
-        schedule = self._schedules.records.get(name)
-        if schedule is None or schedule.user == user:
-            return ""
-        return (
-            f"the schedule {name!r} belongs to {schedule.user or 'a program without a key'}: choose another "
-            "name, or have an operator remove it (`taskmesh schedule remove`)"
-        )
-
-    def refusal_of_pool(self, hello: m.Hello, user: str, token: bytes) -> str:
-        """Return why a sender's Hello does not count, or an empty text: it names another's process."""
-        lane = self._pools.lane_of(hello.pool)
-        if lane is None or lane.instance != hello.instance or (lane.user, lane.token) == (user, token):
-            return ""
-        return f"the process {hello.instance} of pool {hello.pool} is another's"
+def refusal_of_pool(hub: HubState, hello: m.Hello, user: str, token: bytes) -> str:
+    """Return why a sender's Hello does not count, or an empty text: it names another's process."""
+    lane = hub.lane_of(hello.pool)
+    if lane is None or lane.instance != hello.instance or (lane.user, lane.token) == (user, token):
+        return ""
+    return f"the process {hello.instance} of pool {hello.pool} is another's"

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.books.ledger import Ledger
-from taskmesh.hub.machine.books.states import handed_back
+from taskmesh.hub.machine.books.states import TaskRecord, handed_back
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.link.link import size_of, size_of_failure
+from taskmesh.messages.journal_entries import JournalChunk
 from taskmesh.messages.runs import DoneRun, Failed, Held
 
 MOST_RESULTS = 100_000
@@ -205,6 +206,24 @@ class Unclaimed:
             self._young = False
             self._results.clear()
             self._size = 0
+
+
+class Awaited:
+    """Tasks that wait for others of an earlier hub which may still come.
+
+    Attributes:
+        early: attachments, by the ids of their tasks.
+        late: what the journal has of tasks whose upstream is unknown, by client: it may come with that. What
+            is not durable is lost with its hub, and comes again with its client; if that does not come back
+            in time, nothing is known of it. What a client comes back without is over: it has the outcome, or
+            has given the task up.
+        late_until: when chunks that are late are entered whose client is away.
+    """
+
+    def __init__(self) -> None:
+        self.early: dict[int, list[TaskRecord]] = {}
+        self.late: dict[int, list[JournalChunk]] = {}
+        self.late_until = 0.0
 
 
 def weigh(report: DoneRun | Failed) -> int:

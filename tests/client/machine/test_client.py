@@ -5,6 +5,7 @@ import pytest
 from taskmesh.client.machine.submission import MAX_SUBMIT
 from taskmesh.core import events as ev
 from taskmesh.core.events import Queued, Requested
+from taskmesh.hub.machine import cancellations
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Run, Spec
 from taskmesh.messages.schedules import Declaration, Timing
@@ -416,7 +417,7 @@ class TestHubThatTakesLess:
             self.large(client, [seq, seq + 1, seq + 2], [10, 500, 20])
         for submit in client.of(m.Submit):
             rig.tell(ev.FromClient(7, submit))
-        rig.hub.cancellations.cancel_all(7)
+        cancellations.cancel_all(rig.hub.state, 7)
         rig.tell(ev.Tick())
 
         assert rig.hub.state.ledger.account(7).finished.pieces == 1

@@ -7,6 +7,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import Requested
+from taskmesh.hub.machine import cancellations
 from taskmesh.hub.machine.books import account
 from taskmesh.hub.machine.books.interval_set import COST
 from taskmesh.messages import mesh_messages as m
@@ -31,7 +32,7 @@ def test_what_was_given_up_on_a_link_that_was_lost_is_told_over_the_next():
     rig.hub.state.clients[7].submitted = client.of(m.Submit)[0].number - 1
     for submit in client.of(m.Submit):
         rig.tell(ev.FromClient(7, submit))
-    rig.hub.cancellations.cancel_all(7)
+    cancellations.cancel_all(rig.hub.state, 7)
     rig.tell(ev.Tick())
 
     assert rig.hub.state.ledger.account(7).finished.pieces == 1

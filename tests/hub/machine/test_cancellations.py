@@ -30,7 +30,7 @@ def on_their_way(rig: HubRig, who: int) -> int:
 def go_on(rig: HubRig) -> int:
     """Steps until nothing is pending; returns how many it took."""
     steps = 0
-    while rig.hub.cancellations.pending:
+    while rig.hub.state.cancellations.pending:
         assert rig.hub.deadline <= rig.now
         rig.tell(ev.Tick())
         steps += 1

@@ -23,7 +23,7 @@ def test_a_success_is_delivered_once(rig):
     rig.report(1, done=((1, 1, 1),))
 
     assert rig.outcomes() == {1: "done", 2: "done"}
-    assert rig.hub.collector.duplicates == 1
+    assert rig.hub.state.diagnostics.duplicates == 1
 
 
 def test_arguments_and_results_pass_as_they_came(rig):
@@ -75,7 +75,7 @@ def test_a_success_from_elsewhere_changes_nothing(rig, epoch, session, attempt):
     rig.tell(FromPool(m.Results(epoch, session, 1, [done], [], [])))
 
     assert rig.outcomes() == {}
-    assert rig.hub.collector.strays == 1
+    assert rig.hub.state.diagnostics.strays == 1
     assert rig.state(1, 1) == "SENT"
 
 
@@ -85,7 +85,7 @@ def test_a_failure_of_an_older_attempt_changes_nothing(rig):
     rig.beat(2)
     rig.fail(2, (1, 1, 1), "crash")
 
-    assert rig.hub.collector.stale == 1
+    assert rig.hub.state.diagnostics.stale == 1
     assert rig.state(1, 1) == "SENT"
     assert rig.hub.state.ledger.tasks[1 << 64 | 1].crashes == 0
 

@@ -110,7 +110,7 @@ class TestCommandToLeave:
         assert self.drained(rig) == 2, "it is over for who has obeyed"
 
     def test_as_many_are_waited_for_as_a_hub_has_names_for(self, rig, monkeypatch):
-        monkeypatch.setattr("taskmesh.hub.machine.pools.MOST_DESIRED", 2)
+        monkeypatch.setattr("taskmesh.hub.machine.state.MOST_DESIRED", 2)
         rig.client()
         for pool in "pqr":
             rig.join(pool)

@@ -273,7 +273,7 @@ def test_one_that_another_hub_has_started_cannot_start_again_without_its_values(
         rig.after(30.0)
 
     assert rig.state(1, 2) == "finished"
-    assert "dependency" in str(rig.hub.collector.recent.by_task[1 << 64 | 2]["why"])
+    assert "dependency" in str(rig.hub.state.diagnostics.recent.by_task[1 << 64 | 2]["why"])
     assert rig.pushed == []
 
 
@@ -333,16 +333,12 @@ def test_explain_names_the_reason(rig):
     session = rig.join(slots=4)
     seqs = rig.submit(count=2)
     last = rig.depend(seqs[0], after=(seqs[1],), delay=60.0)
-    ids = f"{1:016x}{last:016x}"
 
-    def why() -> str:
-        return str(rig.hub.views.tasks.task(ids, rig.now)["why"])
-
-    assert why() == "it waits for 2 tasks that it depends on"
+    assert rig.why(1, last) == "it waits for 2 tasks that it depends on"
     rig.report(session, done=((1, seqs[0], 1),))
-    assert why() == "it waits for a task that it depends on"
+    assert rig.why(1, last) == "it waits for a task that it depends on"
     rig.report(session, done=((1, seqs[1], 1),))
-    assert why() == "it waits 60.0 s for its time to start"
+    assert rig.why(1, last) == "it waits 60.0 s for its time to start"
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_paused_and_removed_schedules_stay_so():
     pass_time(after, 90.0)
     assert after.ticks == []
     assert after.view()["state"] == "paused"
-    assert list(after.rig.hub.schedules.records) == ["n"]
+    assert list(after.rig.hub.state.schedules.records) == ["n"]
 
 
 def test_a_journal_that_was_lost_gets_the_schedules_again():

@@ -172,7 +172,7 @@ class TestSchedules:
         rig.tell(ev.FromClient(2, m.DropSchedule(8, "nightly")))
         assert "belongs to client:ann" in rig.told[2][-1].error
 
-        assert rig.hub.schedules.records["nightly"].declaration.timing.period == 60.0
+        assert rig.hub.state.schedules.records["nightly"].declaration.timing.period == 60.0
         assert not self.put(rig, ANN, 30.0).error
 
 

@@ -446,7 +446,7 @@ def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
     rig = HubRig()
     rig.hello(slots=1, epoch=1, inventory=[Held(9, 1, list(range(500_001)))])
 
-    assert "more than 1 slots can hold" in rig.hub.pools.refused["p"]
+    assert "more than 1 slots can hold" in rig.hub.state.diagnostics.refused["p"]
     assert len(rig.hub.state.unclaimed) == 0
     rig.hello(slots=2, number=2, epoch=1, inventory=[Held(9, 1, [1, 2, 3])])
     assert len(rig.hub.state.unclaimed) == 3

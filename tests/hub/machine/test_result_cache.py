@@ -7,6 +7,7 @@ import pytest
 
 from taskmesh.core.events import FromClient
 from taskmesh.core.ids import task_id
+from taskmesh.hub.machine import submission
 from taskmesh.hub.machine.books.result_cache import ENTRY, ResultCache
 from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.messages import mesh_messages as m
@@ -125,7 +126,13 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
     specs, run = [(number_of(one), one)], Run(number_of(one), 0, [9], [b"x"], "k")
 
     for number in (1, 2):
-        rig.hub.submissions.on_submit(rig.hub.state.clients[2], m.Submit(number, specs, [run]), rig.now)
+        submission.on_submit(
+            rig.hub.state,
+            rig.hub.ventilator,
+            rig.hub.state.clients[2],
+            m.Submit(number, specs, [run]),
+            rig.now,
+        )
 
     assert len(list(rig.hub.state.clients[2].unacknowledged({9}))) == 1
 

@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.hub.machine import schedules as module
+from taskmesh.hub.machine import clients, schedules
 from taskmesh.hub.machine.books.ledger import states_of
+from taskmesh.hub.machine.books.schedule import FEW
 from taskmesh.hub.machine.books.ticks import MOST_COUNTED
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import FIRING, Run
@@ -51,7 +52,7 @@ def test_the_house_keeps_nothing_of_firings_that_have_ended(world):
     assert not any(states_of(ledger).values())
     house = ledger.accounts.get(world.rig.hub.state.house.clients[""])
     assert house is None or house.finished.pieces <= 1
-    assert world.rig.hub.clients.orphans == 0
+    assert clients.orphans(world.rig.hub.state) == 0
 
 
 def test_a_failed_firing_is_counted_and_logged(world):
@@ -75,7 +76,7 @@ def test_nothing_fires_before_the_clock_is_known():
 
 def declared(name: str, user: str, *, world: Clockwork, **timing: object) -> str:
     declaration = Declaration(name, Timing(**timing), spec("f", kind=FIRING), b"call")
-    return world.rig.hub.schedules.declare(declaration, user)
+    return schedules.declare(world.rig.hub.state, declaration, user)
 
 
 @pytest.mark.parametrize("mallory", ["client:mallory", ""])
@@ -87,17 +88,17 @@ def test_the_schedules_of_one_user_fire_so_often_together_and_no_more(world, mal
     assert not declared("n0", mallory, world=world, period=0.01), "it is counted once"
     assert not declared("n0", mallory, world=world, period=0.02)
     assert not declared("more", mallory, world=world, period=0.02)
-    world.rig.hub.schedules.remove("n1", "for room")
+    schedules.remove(world.rig.hub.state, "n1", "for room")
     assert not declared("n1", mallory, world=world, period=0.01)
     assert declared("another", mallory, world=world, cron="* * * * *")
 
 
 def test_one_user_has_a_part_of_the_schedules_that_a_hub_keeps(world, monkeypatch):
-    monkeypatch.setattr(module, "MOST_OF_USER", 3)
+    monkeypatch.setattr(schedules, "MOST_OF_USER", 3)
     told = [declared(f"n{n}", "client:mallory", world=world, period=60.0) for n in range(4)]
     assert told == ["", "", "", "client:mallory has 3 schedules already: remove some of them"]
     assert not declared("hers", "client:alice", world=world, period=60.0)
-    world.rig.hub.schedules.on_revoked(frozenset({"client:mallory"}))
+    schedules.on_revoked(world.rig.hub.state, frozenset({"client:mallory"}))
     assert not declared("n3", "client:mallory", world=world, period=60.0)
 
 
@@ -252,7 +253,7 @@ def test_a_hub_that_knows_no_clock_goes_by_the_client_s():
 def test_explain_tells_the_time_on_the_wall(world, at, told):
     world.rig.client()
     seq = at_task(world.rig, at, 60.0)
-    why = world.rig.hub.views.tasks.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
+    why = world.rig.why(1, seq)
 
     assert why == f"it does not start before {told}"
 
@@ -260,17 +261,17 @@ def test_explain_tells_the_time_on_the_wall(world, at, told):
 def test_explain_tells_a_delay(world):
     world.rig.client()
     seq = world.rig.depend(delay=30.0)
-    why = world.rig.hub.views.tasks.task(f"{1:016x}{seq:016x}", world.rig.now)["why"]
+    why = world.rig.why(1, seq)
 
     assert why == "it waits 30.0 s for its time to start"
 
 
 def test_cancelled_tasks_with_at_leave_the_heap(world):
     world.rig.client()
-    for _ in range(5 * module.FEW):
+    for _ in range(5 * FEW):
         world.rig.cancel(1, at_task(world.rig, WALL + 1e6, 1e6))
 
-    assert len(world.rig.hub.schedules._due) <= 2 * module.FEW
+    assert len(world.rig.hub.state.schedules._due) <= 2 * FEW
 
 
 # --- definitions ------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def test_a_schedule_stays_when_its_program_has_gone(world):
     world.rig.tell(ev.FromClient(1, m.ClientBye()))
     world.rig.after(1_000.0)
 
-    assert "n" in world.rig.hub.schedules.records
+    assert "n" in world.rig.hub.state.schedules.records
 
 
 def test_removing_says_whether_there_was_one_and_lets_firings_go_on(world):
@@ -321,7 +322,7 @@ def test_a_revoked_user_s_schedules_go(world):
     world.rig.tell(ev.FromClient(1, m.PutSchedule(1, declaration), "client:eve"))
     world.rig.tell(ev.Revoked(frozenset({"client:eve"})))
 
-    assert not world.rig.hub.schedules.records
+    assert not world.rig.hub.state.schedules.records
 
 
 # --- operators --------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.ids import text_of
 from taskmesh.hub.machine.books.sinks import MOST_OUTCOMES, Sinks
 from taskmesh.hub.machine.sink_values import TIDY
 from taskmesh.messages import mesh_messages as m
@@ -281,8 +280,7 @@ def test_a_full_sink_keeps_its_tasks_waiting_and_no_others():
     assert rig.outcomes(SUBMITTER) == {free: "done"}
     assert 5 * 33 <= rig.hub.state.sinks.sinks["s"].size <= cap
     assert rig.state(SUBMITTER, seqs[-1]) == "QUEUED"
-    view = rig.hub.views.answer(m.Query(1, "task", text_of(SUBMITTER << 64 | seqs[-1])), rig.now)
-    assert "sink 's' is full" in view.value["why"]
+    assert "sink 's' is full" in rig.why(SUBMITTER, seqs[-1])
     one = Consumer(rig, ONE)
     while one.seqs:
         one.ack(*one.seqs)
@@ -425,8 +423,7 @@ def test_values_wait_for_room_in_their_sink_and_keep_their_order():
 
     assert rig.hub.state.sinks.sinks["s"].size == cap
     assert [rig.state(SUBMITTER, seq) for seq in (seqs[19], seqs[20])] == ["finished", "WAITING"]
-    view = rig.hub.views.answer(m.Query(1, "task", text_of(SUBMITTER << 64 | seqs[-1])), rig.now)
-    assert "sink 's' is full" in view.value["why"]
+    assert "sink 's' is full" in rig.why(SUBMITTER, seqs[-1])
     assert rig.hub.state.sinks.view()[0]["full"]
     one, seen = Consumer(rig, ONE), []
     while one.seqs:
@@ -472,7 +469,7 @@ def test_values_that_are_given_up_at_a_full_sink_do_not_pile_up():
     for _ in range(3):
         rig.cancel(SUBMITTER, *put(rig, TIDY))
 
-    assert len(rig.hub.sink_values._waiting["s"]) <= TIDY
+    assert len(rig.hub.state.sink_values.waiting["s"]) <= TIDY
     (last,) = put(rig, 1)
     one = Consumer(rig, ONE)
     one.ack(first)

@@ -141,7 +141,7 @@ class TestAcknowledging:
         rig.after(ACK_DELAY)
 
         assert rig.told[1] == []
-        assert not rig.hub.state.acks_due
+        assert not rig.hub.state.due.acks
 
 
 class TestCaps:

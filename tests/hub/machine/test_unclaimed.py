@@ -54,7 +54,7 @@ def test_a_pool_whose_links_close_before_that_goes_on_with_its_work(rig):
     """Seed 120001897: it says Hello of this hub by then, which has sent it nothing of what it has."""
     session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
     rig.tell(LinksLost(session))
-    while rig.hub.pools.lane_of("p"):
+    while rig.hub.state.lane_of("p"):
         rig.after(0.2)
     come_back(rig)
     rig.hello(epoch=EPOCH, number=2, inventory=[Held(1, 1, [1])])

@@ -6,6 +6,7 @@ import pytest
 
 from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.events import FromClient, Tick
+from taskmesh.hub.machine import pools
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Run
 from tests.core.rig import HubRig, number_of, spec
@@ -253,7 +254,7 @@ def test_groups_of_large_tasks_take_turns(rig):
     """A turn that does not fit into one message has been had by its end, or would never pass on."""
     session = rig.join(slots=1)
     teach(rig, session, 0.0)
-    rig.hub.pools.on_lane_lost(session)
+    pools.on_lane_lost(rig.hub.state, session)
     group_of = {seq: group for group in (1, 2) for seq in rig.submit(1, 70, group=group, size=1 << 20)}
     rig.beat(rig.join(number=2))
 

@@ -8,7 +8,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.ids import text_of
-from taskmesh.hub.machine.views import task_views
+from taskmesh.hub.machine.views import task_views, views
 from taskmesh.hub.metrics import hub_families
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import PROMISE, PROMISE_NAME, LimitRule, Spec
@@ -55,7 +55,7 @@ class Crowded:
         rig.hub.state.ledger.tasks = Unread(rig.hub.state.ledger.tasks)
 
     def ask(self, what: str, argument: str = "") -> m.Answer:
-        return self.rig.hub.views.answer(m.Query(7, what, argument, 50), self.rig.now)
+        return views.answer(self.rig.hub.state, m.Query(7, what, argument, 50), self.rig.now)
 
     def sweep(self) -> None:
         self.rig.now += 1.0

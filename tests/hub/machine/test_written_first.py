@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from taskmesh.core import events as ev
+from taskmesh.hub.machine import clients, collector
 from taskmesh.hub.machine.clients import PORTION
 from taskmesh.hub.machine.collector import ANYBODY
 from taskmesh.messages import mesh_messages as m
@@ -92,7 +93,7 @@ def test_many_outcomes_of_a_client_that_dies_are_written_in_portions():
     one = number_of(spec())
     for at in range(0, len(seqs), 100):
         part = seqs[at : at + 100]
-        rig.hub.collector.on_done(DoneRun(one, 1, 1, "p/0", part, [b"r"] * 100, 0.1), ANYBODY)
+        collector.on_done(rig.hub.state, DoneRun(one, 1, 1, "p/0", part, [b"r"] * 100, 0.1), ANYBODY)
     rig.write()
     rig.tell(ev.ClientGone(1))
     most = max([len(write.changes) for write in rig.unwritten], default=0)
@@ -209,7 +210,7 @@ def test_an_acknowledgement_is_taken_in_when_it_is_written(client):
         rig.tell(ev.ClientGone(1))
     run_all(rig, session)
     if client == "forgotten":
-        rig.hub.clients._forget(rig.hub.state.clients[1])
+        clients._forget(rig.hub.state, rig.hub.state.clients[1])
     rig.write()
     told = len(rig.told[READER])
     one.ack(*seqs)
@@ -275,7 +276,7 @@ def test_a_schedule_is_paused_when_that_is_written():
 
     world.rig.write()
     assert len(answers(world.rig, READER)) == 1
-    assert clockwork(world).rig.hub.schedules.records["n"].paused
+    assert clockwork(world).rig.hub.state.schedules.records["n"].paused
 
 
 def test_who_comes_second_to_a_promise_hears_so_when_the_first_value_is_written(rig):

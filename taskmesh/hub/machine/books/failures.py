@@ -1,10 +1,11 @@
-"""Failures: their kinds, what people are shown of them, and when a task is tried again."""
+"""Failures: their kinds, what people are shown of them and of the hub, and when a task is tried again."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 
+from taskmesh.core.actions import LogEvent
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.messages.runs import Failed
@@ -24,6 +25,7 @@ TOLD_TEXT, TOLD_TRACE = 500, 4_000
 """Characters of a failure's text and traceback that are shown."""
 RECENT = 1_000
 """Bad ends that are kept for whoever asks why a task failed."""
+EVENTS_KEPT = 1000
 
 
 class RecentFailures:
@@ -59,6 +61,34 @@ class RecentFailures:
         self.by_task.update(dict.fromkeys(tasks, end))
         while len(self.by_task) > RECENT:
             self.by_task.popitem(last=False)
+
+
+class Diagnostics:
+    """Facts that a hub keeps for people who ask, and decides nothing by.
+
+    Attributes:
+        duplicates: successes that came after the task was terminal. stale: failures of older attempts.
+        strays: successes of attempts that their sender was never given.
+        recent: the latest bad ends.
+        events: what was logged last: its number, the time, and what.
+        refused: why pools were not let in, by name.
+        journal: what was told of the journal last, empty without one.
+        shortage: what the hub's process lacks and what to do; empty when it lacks nothing.
+    """
+
+    def __init__(self) -> None:
+        self.duplicates = 0
+        self.stale = 0
+        self.strays = 0
+        self.recent = RecentFailures()
+        self.events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
+        self.refused: dict[str, str] = {}
+        self.journal: dict[str, object] = {}
+        self.shortage = ""
+
+    def keep(self, event: LogEvent, now: float) -> None:
+        number = self.events[-1][0] + 1 if self.events else 1
+        self.events.append((number, now, event))
 
 
 def in_words(failure: Failed) -> str:

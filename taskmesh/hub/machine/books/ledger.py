@@ -356,7 +356,7 @@ class Ledger:
                 self.timers.at(0.0, record, Cause.CANCEL)
 
     def wait(self, record: TaskRecord, until: float, at: float = 0.0) -> None:
-        """A record that has just become WAITING is due at `until`, or at a time on the wall (`Schedules`)."""
+        """A record that has just become WAITING is due at `until`, or at a time on the wall (`schedules`)."""
         record.session = 0
         record.due = until
         if at:

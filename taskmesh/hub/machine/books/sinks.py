@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.ids import plain, user_of
+from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.link.link import ReceiveWindow, SendWindow, size_of, size_of_failure
 from taskmesh.messages.mesh_messages import MOST_SINKS, SinkDeliver, SinkReport, SinkReportAck
@@ -451,6 +452,21 @@ class Sinks:
             self.news.add(name)
         if self.large and self.large.get(user_of(name)) == name and self.room(name) >= 0:
             del self.large[user_of(name)]
+
+
+class SinkValues:
+    """Values that wait for room in their sinks.
+
+    Attributes:
+        waiting: by sink, in the order in which they have come.
+        tidy_at: by full sink, with how many records those that have been given up are looked for.
+        large: sinks that wait for more than their share, by user.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, deque[TaskRecord]] = {}
+        self.tidy_at: dict[str, int] = {}
+        self.large: dict[str, dict[str, None]] = {}
 
 
 def _seqs(outcome: Ended) -> list[int]:

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Any
 
 from taskmesh.core.ids import parse, text_of
-from taskmesh.hub.machine.books.dead_letters import DeadLetters
 from taskmesh.hub.machine.owners import sees_all
+from taskmesh.hub.machine.state import HubState
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.journal_entries import JournalLetter
 
@@ -21,54 +21,45 @@ HAS_VALUES = (
 )
 
 
-class LetterViews:
-    """Answers queries and commands about dead letters.
+def answer(hub: HubState, query: m.Query, user: str) -> m.Answer | None:
+    """Answer a query; None if it is about something else.
 
     Args:
-        dead_letters: the letters of the hub.
+        query: the question.
+        user: the user who asks: an operator is told of all letters, others of those of their own tasks.
+            A call is told to the one whose task it was.
     """
+    letters = hub.letters.letters
+    if query.what == LISTED:
+        seen = (one for one in reversed(letters.data.items()) if sees_all(user) or one[1].user == user)
+        newest = islice(seen, max(1, query.limit))
+        return m.Answer(query.number, [_row(text_of(task), letter) for task, letter in newest])
+    if query.what not in (SHOWN, CALL):
+        return None
+    task = _parsed(query.argument)
+    letter = letters.get(task)
+    if letter is None:
+        return m.Answer(query.number, None, _unknown(query.argument))
+    if query.what == SHOWN and (sees_all(user) or letter.user == user):
+        return m.Answer(query.number, _details(text_of(task), letter))
+    if letter.user != user:
+        whose = f"the key {letter.user}" if letter.user else "a program without a key"
+        may = "can run it again" if query.what == CALL else "and operators are shown it"
+        return m.Answer(query.number, None, f"only {whose}, whose task it was, {may}")
+    if letter.run.needs:
+        return m.Answer(query.number, None, HAS_VALUES)
+    return m.Answer(query.number, text_of(task), specs=[letter.spec], runs=[letter.run])
 
-    def __init__(self, dead_letters: DeadLetters) -> None:
-        self._dead_letters = dead_letters
 
-    def answer(self, query: m.Query, user: str) -> m.Answer | None:
-        """Answer a query; None if it is about something else.
-
-        Args:
-            query: the question.
-            user: the user who asks: an operator is told of all letters, others of those of their own tasks.
-                A call is told to the one whose task it was.
-        """
-        letters = self._dead_letters.letters
-        if query.what == LISTED:
-            seen = (one for one in reversed(letters.data.items()) if sees_all(user) or one[1].user == user)
-            newest = islice(seen, max(1, query.limit))
-            return m.Answer(query.number, [_row(text_of(task), letter) for task, letter in newest])
-        if query.what not in (SHOWN, CALL):
-            return None
-        task = _parsed(query.argument)
-        letter = letters.get(task)
-        if letter is None:
-            return m.Answer(query.number, None, _unknown(query.argument))
-        if query.what == SHOWN and (sees_all(user) or letter.user == user):
-            return m.Answer(query.number, _details(text_of(task), letter))
-        if letter.user != user:
-            whose = f"the key {letter.user}" if letter.user else "a program without a key"
-            may = "can run it again" if query.what == CALL else "and operators are shown it"
-            return m.Answer(query.number, None, f"only {whose}, whose task it was, {may}")
-        if letter.run.needs:
-            return m.Answer(query.number, None, HAS_VALUES)
-        return m.Answer(query.number, text_of(task), specs=[letter.spec], runs=[letter.run])
-
-    def obey(self, command: m.Command) -> m.Answer | None:
-        """Obey a command; None if it is about something else."""
-        if command.verb != PURGE:
-            return None
-        task = _parsed(command.target)
-        if task not in self._dead_letters.letters:
-            return m.Answer(command.number, None, _unknown(command.target))
-        self._dead_letters.drop(task)
-        return m.Answer(command.number, {"purged": text_of(task)})
+def obey(hub: HubState, command: m.Command) -> m.Answer | None:
+    """Obey a command; None if it is about something else."""
+    if command.verb != PURGE:
+        return None
+    task = _parsed(command.target)
+    if task not in hub.letters.letters:
+        return m.Answer(command.number, None, _unknown(command.target))
+    hub.letters.drop(task)
+    return m.Answer(command.number, {"purged": text_of(task)})
 
 
 def _parsed(text: str) -> int:

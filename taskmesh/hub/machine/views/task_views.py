@@ -16,7 +16,6 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.hub.machine.books.lanes import LaneState
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
-from taskmesh.hub.machine.collector import Collector
 from taskmesh.hub.machine.state import HubState
 from taskmesh.messages.limit_rules import text_of
 
@@ -29,160 +28,159 @@ class QuestionError(Exception):
     """Internal: the question has no answer, for the reason given."""
 
 
-class TaskViews:
-    """Answers questions about tasks, in plain data."""
-
-    def __init__(self, hub: HubState, collector: Collector) -> None:
-        self._hub = hub
-        self._ledger = hub.ledger
-        self._collector = collector
-
-    def tasks(self, state: str, limit: int) -> list[dict[str, Any]]:
-        wanted = {known.name.lower(): known for known in ON_ITS_WAY}
-        name = state.lower()
-        if name and name not in wanted:
-            raise QuestionError(
-                f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
-                " (finished tasks are not kept)"
-            )
-        if not name:
-            return [self._brief(task, record) for task, record in islice(self._ledger.tasks.items(), limit)]
-        rows = (
-            self._brief(task, record)
-            for record in self._in_state(wanted[name])
-            for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
+def tasks(hub: HubState, state: str, limit: int) -> list[dict[str, Any]]:
+    wanted = {known.name.lower(): known for known in ON_ITS_WAY}
+    name = state.lower()
+    if name and name not in wanted:
+        raise QuestionError(
+            f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
+            " (finished tasks are not kept)"
         )
-        return list(islice(rows, limit))
+    if not name:
+        return [_brief(hub, task, record) for task, record in islice(hub.ledger.tasks.items(), limit)]
+    rows = (
+        _brief(hub, task, record)
+        for record in _in_state(hub, wanted[name])
+        for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
+    )
+    return list(islice(rows, limit))
 
-    def _in_state(self, state: State) -> Iterator[TaskRecord]:
-        """Yield the tasks in a state: those in queues, those that wait, or those in the windows of pools."""
-        ledger = self._ledger
-        records: Iterable[TaskRecord]
-        if state is State.QUEUED:
-            records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
-        elif state is State.WAITING:
-            records = ledger.waiting.values()
-        else:
-            records = (record for lane in self._hub.lanes.values() for record in lane.held())
-        return (record for record in records if record.state is state)
 
-    def task(self, text: str, now: float) -> dict[str, Any]:
-        task = self.parse(text)
-        record = self._ledger.tasks.get(task)
-        if record is None:
-            account = self._ledger.accounts.get(task >> SEQ_BITS)
-            if failure := self._collector.recent.by_task.get(task):
-                return {"task_id": text, **failure}
-            if account is not None and task & SEQ_MASK in account.finished:
-                return {
-                    "task_id": text,
-                    "state": "FINISHED",
-                    "why": "it has its outcome; that is with its client",
-                }
-            raise QuestionError(f"no task {text} is or was here")
-        extra = record.extra
-        return {
-            **self._brief(task, record),
-            "user": self._hub.owner(task >> SEQ_BITS),
-            "priority": record.spec.priority,
-            "tags": sorted(record.spec.route[1]),
-            "bytes": len(record.payload),
-            "group": record.group,
-            "errors": record.errors,
-            "crashes": record.crashes,
-            "ooms": extra.ooms if extra else 0,
-            "losses": record.losses,
-            "history": [*extra.pools, *extra.history] if extra else [],
-            "why": self._why(record, now),
-        }
+def _in_state(hub: HubState, state: State) -> Iterator[TaskRecord]:
+    """Yield the tasks in a state: those in queues, those that wait, or those in the windows of pools."""
+    ledger = hub.ledger
+    records: Iterable[TaskRecord]
+    if state is State.QUEUED:
+        records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
+    elif state is State.WAITING:
+        records = ledger.waiting.values()
+    else:
+        records = (record for lane in hub.lanes.values() for record in lane.held())
+    return (record for record in records if record.state is state)
 
-    def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
-        lane = self._hub.lanes.get(record.session)
-        held = State.SENT <= record.state <= State.RUNNING
-        return {
-            "task_id": ids.text_of(task),
-            "name": record.spec.spec.name,
-            "state": record.state.name,
-            "queue": record.spec.route[0],
-            "attempt": record.attempt - record.returns,
-            "pool": lane.pool if lane is not None and held else "",
-        }
 
-    def _why(self, record: TaskRecord, now: float) -> str:
-        if record.state is State.WAITING:
-            return self._why_waiting(record, now)
-        if record.state is not State.QUEUED:
-            lane = self._hub.lanes.get(record.session)
-            pool = lane.pool if lane is not None else "?"
-            return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
-        if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
-            return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
-        return self._held_back(record) or self._no_slot(record)
+def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
+    task = parse(text)
+    record = hub.ledger.tasks.get(task)
+    if record is None:
+        account = hub.ledger.accounts.get(task >> SEQ_BITS)
+        if failure := hub.diagnostics.recent.by_task.get(task):
+            return {"task_id": text, **failure}
+        if account is not None and task & SEQ_MASK in account.finished:
+            return {
+                "task_id": text,
+                "state": "FINISHED",
+                "why": "it has its outcome; that is with its client",
+            }
+        raise QuestionError(f"no task {text} is or was here")
+    extra = record.extra
+    return {
+        **_brief(hub, task, record),
+        "user": hub.owner(task >> SEQ_BITS),
+        "priority": record.spec.priority,
+        "tags": sorted(record.spec.route[1]),
+        "bytes": len(record.payload),
+        "group": record.group,
+        "errors": record.errors,
+        "crashes": record.crashes,
+        "ooms": extra.ooms if extra else 0,
+        "losses": record.losses,
+        "history": [*extra.pools, *extra.history] if extra else [],
+        "why": _why(hub, record, now),
+    }
 
-    def _no_slot(self, record: TaskRecord) -> str:
-        """Return the reason why no pool has a queued task, in words."""
-        route = self._ledger.route_of(record)
-        queue, tags, _, sink = route
-        serving = [lane for lane in self._hub.lanes.values() if lane.serves(route)]
-        if not serving:
-            wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
-            return f"no pool serves {wish}: start one, or look at `taskmesh pool list`"
-        ready = [lane for lane in serving if lane.state is LaneState.READY]
-        if not ready:
-            states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
-            return f"no pool that serves queue {queue!r} takes work: {states}"
-        if sink in self._hub.sinks.closed:
-            return _full(sink)
-        return f"every pool that serves queue {queue!r} is busy; its turn comes"
 
-    def _why_waiting(self, record: TaskRecord, now: float) -> str:
-        if record.spec.is_promise:
-            return f"it is a promise: `taskmesh fulfil {plain(record.extra.key[1])}` ends it"
-        if record.spec.is_sink_value:
-            return _full(record.spec.spec.sink)
-        if record.spec.is_attachment:
-            return "it waits for another client's task, which that may bring from before the hub's restart"
-        links = record.links
-        if links is not None and links.waits and not links.recovers:
-            number = "a task" if links.waits == 1 else f"{links.waits} tasks"
-            return f"it waits for {number} that it depends on"
-        if not record.due:
-            return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
-        if record.extra is not None and record.extra.at:
-            return f"it does not start before {text_of_tick(record.extra.at)}"
-        what = "a retry" if record.errors or record.begun else "its time to start"
-        return f"it waits {max(0.0, record.due - now):.1f} s for {what}"
+def _brief(hub: HubState, task: int, record: TaskRecord) -> dict[str, Any]:
+    lane = hub.lanes.get(record.session)
+    held = State.SENT <= record.state <= State.RUNNING
+    return {
+        "task_id": ids.text_of(task),
+        "name": record.spec.spec.name,
+        "state": record.state.name,
+        "queue": record.spec.route[0],
+        "attempt": record.attempt - record.returns,
+        "pool": lane.pool if lane is not None and held else "",
+    }
 
-    def _held_back(self, record: TaskRecord) -> str:
-        """Return the limit that a queued task waits for, in words; empty if none holds it back."""
-        if record.part is None:
-            return ""
-        backlog = self._ledger.suspects if record.losses >= SUSPECT else self._ledger.backlog
-        route_queue = backlog.limited.get((self._ledger.route_of(record), record.spec.priority))
-        part = route_queue.parts.get(record.part) if route_queue is not None else None
-        counter = None if route_queue is None or part is None else route_queue.waits_for or part.waits_for
-        if counter is None or route_queue is None or part is None:
-            return ""
-        name, key = counter.key
-        of_key = f" of {key!r}" if key else ""
-        if self._ledger.limits.recovers and counter.window is None:
-            left = self._hub.recovery.left(self._hub.now)
-            return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
-        ahead = part.ahead_of(record, MOST_LOOKS)
-        before = f"{ahead:,} before it" if ahead < MOST_LOOKS else f"{MOST_LOOKS:,} or more before it"
-        return f"limit {name}{of_key} {text_of(counter.rule)}, {before}"
 
-    @staticmethod
-    def parse(text: str) -> int:
-        """Return the id in a text.
+def _why(hub: HubState, record: TaskRecord, now: float) -> str:
+    if record.state is State.WAITING:
+        return _why_waiting(hub, record, now)
+    if record.state is not State.QUEUED:
+        lane = hub.lanes.get(record.session)
+        pool = lane.pool if lane is not None else "?"
+        return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
+    if record.id >> SEQ_BITS in hub.ledger.backlog.withheld:
+        return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
+    return _held_back(hub, record) or _no_slot(hub, record)
 
-        Raises:
-            QuestionError: it is none.
-        """
-        try:
-            return ids.parse(text)
-        except ValueError as error:
-            raise QuestionError(str(error)) from error
+
+def _no_slot(hub: HubState, record: TaskRecord) -> str:
+    """Return the reason why no pool has a queued task, in words."""
+    route = hub.ledger.route_of(record)
+    queue, tags, _, sink = route
+    serving = [lane for lane in hub.lanes.values() if lane.serves(route)]
+    if not serving:
+        wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
+        return f"no pool serves {wish}: start one, or look at `taskmesh pool list`"
+    ready = [lane for lane in serving if lane.state is LaneState.READY]
+    if not ready:
+        states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
+        return f"no pool that serves queue {queue!r} takes work: {states}"
+    if sink in hub.sinks.closed:
+        return _full(sink)
+    return f"every pool that serves queue {queue!r} is busy; its turn comes"
+
+
+def _why_waiting(hub: HubState, record: TaskRecord, now: float) -> str:
+    if record.spec.is_promise:
+        return f"it is a promise: `taskmesh fulfil {plain(record.extra.key[1])}` ends it"
+    if record.spec.is_sink_value:
+        return _full(record.spec.spec.sink)
+    if record.spec.is_attachment:
+        return "it waits for another client's task, which that may bring from before the hub's restart"
+    links = record.links
+    if links is not None and links.waits and not links.recovers:
+        number = "a task" if links.waits == 1 else f"{links.waits} tasks"
+        return f"it waits for {number} that it depends on"
+    if not record.due:
+        return f"it waits {hub.recovery.left(now):.1f} s at most for pools to come back"
+    if record.extra is not None and record.extra.at:
+        return f"it does not start before {text_of_tick(record.extra.at)}"
+    what = "a retry" if record.errors or record.begun else "its time to start"
+    return f"it waits {max(0.0, record.due - now):.1f} s for {what}"
+
+
+def _held_back(hub: HubState, record: TaskRecord) -> str:
+    """Return the limit that a queued task waits for, in words; empty if none holds it back."""
+    if record.part is None:
+        return ""
+    backlog = hub.ledger.suspects if record.losses >= SUSPECT else hub.ledger.backlog
+    route_queue = backlog.limited.get((hub.ledger.route_of(record), record.spec.priority))
+    part = route_queue.parts.get(record.part) if route_queue is not None else None
+    counter = None if route_queue is None or part is None else route_queue.waits_for or part.waits_for
+    if counter is None or route_queue is None or part is None:
+        return ""
+    name, key = counter.key
+    of_key = f" of {key!r}" if key else ""
+    if hub.ledger.limits.recovers and counter.window is None:
+        left = hub.recovery.left(hub.now)
+        return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
+    ahead = part.ahead_of(record, MOST_LOOKS)
+    before = f"{ahead:,} before it" if ahead < MOST_LOOKS else f"{MOST_LOOKS:,} or more before it"
+    return f"limit {name}{of_key} {text_of(counter.rule)}, {before}"
+
+
+def parse(text: str) -> int:
+    """Return the id in a text.
+
+    Raises:
+        QuestionError: it is none.
+    """
+    try:
+        return ids.parse(text)
+    except ValueError as error:
+        raise QuestionError(str(error)) from error
 
 
 def _full(sink: str) -> str:

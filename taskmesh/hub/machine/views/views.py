@@ -6,21 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from taskmesh.core.actions import LogEvent
+from taskmesh.hub.machine import cancellations, clients, schedules
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
 from taskmesh.hub.machine.books.ledger import states_of
 from taskmesh.hub.machine.books.limits import MOST_RULES
 from taskmesh.hub.machine.books.schedule import ScheduleRecord
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, TRANSITIONS, State
 from taskmesh.hub.machine.books.ticks import text_of_tick
-from taskmesh.hub.machine.cancellations import Cancellations
-from taskmesh.hub.machine.clients import Clients
-from taskmesh.hub.machine.collector import Collector
 from taskmesh.hub.machine.owners import sees_all
-from taskmesh.hub.machine.pools import PoolSessions
-from taskmesh.hub.machine.schedules import Schedules
 from taskmesh.hub.machine.state import HubState
+from taskmesh.hub.machine.views import task_views
 from taskmesh.hub.machine.views.letter_views import PURGE
-from taskmesh.hub.machine.views.task_views import QuestionError, TaskViews
+from taskmesh.hub.machine.views.task_views import QuestionError
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.limit_rules import LimitError, read_named, text_of
 
@@ -33,330 +30,310 @@ VERBS = (
     *("cancel", "cancel-client", "cancel-key", "limit", "unlimit"),
     *("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", PURGE),
 )
-"""Verbs of operators' commands; the last one is for dead letters, see LetterViews."""
+"""Verbs of operators' commands; the last one is for dead letters, see `letter_views`."""
 SAID = {"schedule.failed": "text", "pool.refuses": "reason"}
 """Events with a field that tells an error of somebody's function."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
 
 
-class Views:
-    """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON.
+# --- questions --------------------------------------------------------------------------------------------
 
-    Attributes:
-        tasks: the views of tasks.
-        journal: what was told of the journal last, empty without one.
-        shortage: what the hub's process lacks and what to do; empty when it lacks nothing.
+
+def answer(hub: HubState, query: m.Query, now: float, user: str = "") -> m.Answer:
+    """The answer to a query; its error names what can be asked for.
+
+    What tasks have said, in errors and in keys, is told to operators and to the tasks' own users.
     """
-
-    def __init__(
-        self,
-        hub: HubState,
-        collector: Collector,
-        cancellations: Cancellations,
-        *,
-        pools: PoolSessions,
-        clients: Clients,
-        schedules: Schedules,
-    ) -> None:
-        self._hub = hub
-        self._ledger = hub.ledger
-        self._collector = collector
-        self.tasks = TaskViews(hub, collector)
-        self._cancellations = cancellations
-        self._pools = pools
-        self._clients = clients
-        self._schedules = schedules
-        self.journal: dict[str, object] = {}
-        self.shortage = ""
-
-    # --- questions ----------------------------------------------------------------------------------------
-
-    def answer(self, query: m.Query, now: float, user: str = "") -> m.Answer:
-        """The answer to a query; its error names what can be asked for.
-
-        What tasks have said, in errors and in keys, is told to operators and to the tasks' own users.
-        """
-        limit = min(max(1, query.limit), MOST_ROWS)
-        try:
-            match query.what:
-                case "status":
-                    value: object = self.status(now, told=sees_all(user))
-                case "pools":
-                    value = [pool_view(lane, now) for lane in self._hub.lanes.values()][:limit]
-                case "tasks":
-                    value = self.tasks.tasks(query.argument, limit)
-                case "task":
-                    value = _seen(self.tasks.task(query.argument, now), user)
-                case "events":
-                    value = self.events(query.argument, limit, now, told=sees_all(user))
-                case "limits":
-                    value = self.limits(limit)
-                case _:
-                    value = self._of_schedules(query.what, query.argument, limit)
-        except QuestionError as error:
-            return m.Answer(query.number, None, str(error))
-        return m.Answer(query.number, value)
-
-    def _schedule(self, name: str) -> ScheduleRecord:
-        schedule = self._schedules.records.get(name)
-        if schedule is None:
-            there = ", ".join(sorted(self._schedules.records)[:20]) or "none"
-            raise QuestionError(f"no schedule {name!r} is here; there are: {there}")
-        return schedule
-
-    def _of_schedules(self, what: str, name: str, limit: int) -> list[Any]:
-        if what == "ticks":
-            coming = self._schedules.coming(self._schedule(name), min(limit, MOST_TICKS))
-            return [text_of_tick(tick) for tick in coming]
-        if what == "schedules":
-            records = self._schedules.records
-            return [records[each].view() for each in sorted(records)[:limit]]
-        raise QuestionError(
-            f"no such view: {what!r}; there are status, pools, tasks, task, events, limits, schedules, ticks"
-        )
-
-    def status(self, now: float, *, told: bool = True) -> dict[str, Any]:
-        """Counts by state, pools, clients; tasks that share a key count once, and attachments not at all.
-
-        Args:
-            now: the time.
-            told: what functions have said when pools could not run them is told.
-        """
-        ledger = self._ledger
-        states = states_of(ledger)
-        return {
-            "epoch": self._hub.config.epoch,
-            "accepted": ledger.accepted,
-            "finished": ledger.accepted - sum(states.values()),
-            "ended": self._ended(),
-            "tasks": {state.name: count for state, count in states.items()},
-            "orphans": self._clients.orphans,
-            "unclaimed": len(self._hub.unclaimed),
-            "bytes": ledger.size,
-            "duplicate_results": self._collector.duplicates,
-            "stale_failures": self._collector.stale,
-            "pools": [pool_view(lane, now) for lane in self._hub.lanes.values()],
-            "refused": dict(self._pools.refused),
-            "warnings": self._warnings(told=told),
-            "journal": self.journal,
-            "kept": self._hub.result_cache.view(),
-            "dead": self._hub.letters.view(),
-            "sinks": self._hub.sinks.view(),
-            "clients": [
-                {
-                    "client": f"{session.client:016x}",
-                    "name": session.name,
-                    "key": session.user,
-                    "present": session.present,
-                    "tasks": ledger.account(session.client).tasks,
-                }
-                for session in self._clients.programs()
-            ],
-        }
-
-    def _ended(self) -> dict[str, int]:
-        """Counts of ended tasks by state; tasks that share a key count once."""
-        ends = dict.fromkeys((state.name.lower() for state in ENDS), 0)
-        for (before, cause), count in self._ledger.counts.items():
-            if (after := TRANSITIONS[before, cause]) in ENDS:
-                ends[after.name.lower()] += count
-        return ends
-
-    def _warnings(self, *, told: bool) -> dict[str, str]:
-        """List the warnings: shortages of this hub, differing versions, pools that do not run their tasks."""
-        pools = {
-            f"pool {lane.pool}": "; ".join(
-                filter(None, (lane.warning, _told(lane.breaker.complaint, told=told)))
-            )
-            for lane in self._hub.lanes.values()
-        }
-        clients = {f"client {session.name}": session.warning for session in self._hub.clients.values()}
-        return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
-
-    def events(self, since: str, limit: int, now: float, *, told: bool = True) -> list[dict[str, Any]]:
-        """The newest events, oldest first.
-
-        Args:
-            since: only those with a higher number.
-            limit: at most so many.
-            now: the time.
-            told: as in `status`.
-        """
-        if since and not since.isdigit():
-            raise QuestionError(f"events are asked for since a number, not {since!r}")
-        after = int(since or 0)
-        newest = [event for event in self._hub.events if event[0] > after][-limit:]
-        return [
-            {"number": number, "ago": round(now - when, 3), "kind": record.kind, **_fields(record, told=told)}
-            for number, when, record in newest
-        ]
-
-    def limits(self, limit: int) -> list[dict[str, Any]]:
-        """Limits with their rules, and what they have let go and hold back; keys together."""
-        limits = self._ledger.limits
-        rows: dict[str, dict[str, Any]] = {}
-        for name in sorted({*limits.rules, *limits.fixed})[:limit]:
-            rule = limits.rule(name)
-            if rule is not None:
-                stated = limits.rules.get(name)
-                rows[name] = {
-                    "limit": name,
-                    "rule": text_of(rule),
-                    "code": text_of(stated) if stated is not None else "",
-                    "set_by": "operator" if name in limits.fixed else "code",
-                    "keys": 0,
-                    "running": 0,
-                    "started": 0,
-                    "waiting": 0,
-                }
-        for (name, part), counter in limits.counters.items():
-            if (row := rows.get(name)) is not None:
-                row["keys"] += bool(part)
-                row["running"] += len(counter.holders)
-                if counter.window is not None:
-                    counter.window.pass_to(self._hub.now)
-                    row["started"] += counter.window.count
-        for number, waiting in self._queued_with_limits().items():
-            for rule in self._hub.specs[number].route[2]:
-                if rule.name in rows:
-                    rows[rule.name]["waiting"] += waiting
-        return list(rows.values())
-
-    def _queued_with_limits(self) -> dict[int, int]:
-        """Count the queued tasks of each spec with limits: its others wait, or pools have them."""
-        queued = {
-            number: entry.live - entry.waiting for number, entry in self._hub.specs.items() if entry.route[2]
-        }
-        for lane in self._hub.lanes.values() if queued else ():
-            for number, count in lane.counts.items():
-                if number in queued:
-                    queued[number] -= count
-        return queued
-
-    # --- commands -----------------------------------------------------------------------------------------
-
-    def obey(self, command: m.Command, now: float) -> m.Answer:
-        verb, target, number = command.verb, command.target, command.number
-        value: object
-        try:
-            match verb:
-                case "cancel":
-                    value = self._cancel(target)
-                case "cancel-client" | "cancel-key":
-                    value = self._cancel_all(verb, target)
-                case "limit" | "unlimit":
-                    value = self._set_limit(verb, target)
-                case "schedule-pause" | "schedule-resume" | "schedule-remove" | "schedule-run":
-                    value = self._obey_for_schedule(verb, target)
-                case "pause" | "resume" | "drain":
-                    value = self._order(verb, self._addressed(target), now)
-                case "scale-in":
-                    value = self._order("drain", self._idlest(target), now)
-                case _:
-                    raise QuestionError(f"no such command: {verb!r}; there are {', '.join(VERBS)}")
-        except QuestionError as error:
-            return m.Answer(number, None, str(error))
-        return m.Answer(number, value)
-
-    def _order(self, verb: str, lanes: Iterable[Lane], now: float) -> list[dict[str, object]]:
-        """Tell pools what they are to do; return a row for each."""
-        rows = []
-        for lane in lanes:
-            lane.wish(verb)
-            self._hub.publish(lane.pool, m.PoolCommand(verb, lane.instance))
-            heard = round(now - lane.heard, 3)
-            rows.append(
-                {"pool": lane.pool, "session": lane.session, "running": at_work(lane), "heard": heard}
-            )
-        return rows
-
-    def _obey_for_schedule(self, verb: str, target: str) -> dict[str, object]:
-        schedules, schedule = self._schedules, self._schedule(target)
-        told: dict[str, object] = {"schedule": target}
-        match verb:
-            case "schedule-remove":
-                schedules.remove(target, "an operator's command")
-            case "schedule-run":
-                task = schedules.run(schedule)
-                if not task:
-                    raise QuestionError("the hub is full (hub.max_tasks)")
-                told["task_id"] = task
+    limit = min(max(1, query.limit), MOST_ROWS)
+    try:
+        match query.what:
+            case "status":
+                value: object = status(hub, now, told=sees_all(user))
+            case "pools":
+                value = [pool_view(lane, now) for lane in hub.lanes.values()][:limit]
+            case "tasks":
+                value = task_views.tasks(hub, query.argument, limit)
+            case "task":
+                value = _seen(task_views.task(hub, query.argument, now), user)
+            case "events":
+                value = events(hub, query.argument, limit, now, told=sees_all(user))
+            case "limits":
+                value = limits(hub, limit)
             case _:
-                schedules.pause(schedule, paused=verb == "schedule-pause")
-        return told
+                value = _of_schedules(hub, query.what, query.argument, limit)
+    except QuestionError as error:
+        return m.Answer(query.number, None, str(error))
+    return m.Answer(query.number, value)
 
-    def _idlest(self, target: str) -> list[Lane]:
-        """Those of a set that lose least when they leave; target: how many, a colon, the set.
 
-        A set is all pools of which the name begins with the set's and a hyphen, as the pods of a Deployment.
-        Among equals the one that came last leaves, as Kubernetes has it.
-        """
-        number, _, name = target.partition(":")
-        if not number.isdigit() or int(number) < 1:
-            raise QuestionError(f"{number!r} is no number of pools")
-        there = [
-            lane
-            for lane in self._hub.lanes.values()
-            if lane.state not in AWAY and (name in (lane.pool, "all") or lane.pool.startswith(f"{name}-"))
-        ]
-        if len(there) < int(number):
-            raise QuestionError(
-                f"{name!r} has {len(there)} pools that could leave, not {number}: {pools_named(there)}"
-            )
-        there.sort(key=lambda lane: (at_work(lane), lane.outstanding, -lane.session))
-        return there[: int(number)]
+def _schedule(hub: HubState, name: str) -> ScheduleRecord:
+    schedule = hub.schedules.records.get(name)
+    if schedule is None:
+        there = ", ".join(sorted(hub.schedules.records)[:20]) or "none"
+        raise QuestionError(f"no schedule {name!r} is here; there are: {there}")
+    return schedule
 
-    def _addressed(self, target: str) -> list[Lane]:
-        if target == "all":
-            return list(self._hub.lanes.values())
-        lane = self._pools.lane_of(target)
-        if lane is None:
-            there = pools_named(self._hub.lanes.values())
-            raise QuestionError(f"no pool {target!r} is here; there are: {there}")
-        return [lane]
 
-    def _cancel(self, target: str) -> dict[str, object]:
-        if not self._cancellations.cancel(self.tasks.parse(target)):
-            raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
-        return {"cancelled": target}
+def _of_schedules(hub: HubState, what: str, name: str, limit: int) -> list[Any]:
+    if what == "ticks":
+        coming = schedules.coming(hub, _schedule(hub, name), min(limit, MOST_TICKS))
+        return [text_of_tick(tick) for tick in coming]
+    if what == "schedules":
+        records = hub.schedules.records
+        return [records[each].view() for each in sorted(records)[:limit]]
+    raise QuestionError(
+        f"no such view: {what!r}; there are status, pools, tasks, task, events, limits, schedules, ticks"
+    )
 
-    def _set_limit(self, verb: str, target: str) -> dict[str, object]:
-        """Set a limit by hand, or leave it to code again; return what counts now."""
-        limits = self._ledger.limits
-        if verb == "limit":
-            try:
-                rule = read_named(target)
-            except LimitError as error:
-                raise QuestionError(str(error)) from error
-            if rule.name not in limits.fixed and len(limits.fixed) >= MOST_RULES:
-                raise QuestionError(f"{MOST_RULES:,} limits are set by hand: unset one of them first")
-            limits.set_rule(rule)
-            name = rule.name
-        else:
-            name = target
-            if not limits.unset_rule(name):
-                set_by_hand = ", ".join(sorted(limits.fixed)[:100]) or "none"
-                raise QuestionError(f"limit {name!r} is not set by hand; there are: {set_by_hand}")
-        counts = limits.rule(name)
-        text = text_of(counts) if counts is not None else ""
-        self._hub.log(
-            "limit.set", {"limit": name, "rule": text, "by": "operator" if verb == "limit" else "code"}
+
+def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
+    """Counts by state, pools, clients; tasks that share a key count once, and attachments not at all.
+
+    Args:
+        now: the time.
+        told: what functions have said when pools could not run them is told.
+    """
+    ledger = hub.ledger
+    states = states_of(ledger)
+    return {
+        "epoch": hub.config.epoch,
+        "accepted": ledger.accepted,
+        "finished": ledger.accepted - sum(states.values()),
+        "ended": _ended(hub),
+        "tasks": {state.name: count for state, count in states.items()},
+        "orphans": clients.orphans(hub),
+        "unclaimed": len(hub.unclaimed),
+        "bytes": ledger.size,
+        "duplicate_results": hub.diagnostics.duplicates,
+        "stale_failures": hub.diagnostics.stale,
+        "pools": [pool_view(lane, now) for lane in hub.lanes.values()],
+        "refused": dict(hub.diagnostics.refused),
+        "warnings": _warnings(hub, told=told),
+        "journal": hub.diagnostics.journal,
+        "kept": hub.result_cache.view(),
+        "dead": hub.letters.view(),
+        "sinks": hub.sinks.view(),
+        "clients": [
+            {
+                "client": f"{session.client:016x}",
+                "name": session.name,
+                "key": session.user,
+                "present": session.present,
+                "tasks": ledger.account(session.client).tasks,
+            }
+            for session in clients.programs(hub)
+        ],
+    }
+
+
+def _ended(hub: HubState) -> dict[str, int]:
+    """Counts of ended tasks by state; tasks that share a key count once."""
+    ends = dict.fromkeys((state.name.lower() for state in ENDS), 0)
+    for (before, cause), count in hub.ledger.counts.items():
+        if (after := TRANSITIONS[before, cause]) in ENDS:
+            ends[after.name.lower()] += count
+    return ends
+
+
+def _warnings(hub: HubState, *, told: bool) -> dict[str, str]:
+    """List the warnings: shortages of this hub, differing versions, pools that do not run their tasks."""
+    pools = {
+        f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, _told(lane.breaker.complaint, told=told))))
+        for lane in hub.lanes.values()
+    }
+    programs = {f"client {session.name}": session.warning for session in hub.clients.values()}
+    return {who: text for who, text in {"hub": hub.diagnostics.shortage, **pools, **programs}.items() if text}
+
+
+def events(hub: HubState, since: str, limit: int, now: float, *, told: bool = True) -> list[dict[str, Any]]:
+    """The newest events, oldest first.
+
+    Args:
+        since: only those with a higher number.
+        limit: at most so many.
+        now: the time.
+        told: as in `status`.
+    """
+    if since and not since.isdigit():
+        raise QuestionError(f"events are asked for since a number, not {since!r}")
+    after = int(since or 0)
+    newest = [event for event in hub.diagnostics.events if event[0] > after][-limit:]
+    return [
+        {"number": number, "ago": round(now - when, 3), "kind": record.kind, **_fields(record, told=told)}
+        for number, when, record in newest
+    ]
+
+
+def limits(hub: HubState, limit: int) -> list[dict[str, Any]]:
+    """Limits with their rules, and what they have let go and hold back; keys together."""
+    limits = hub.ledger.limits
+    rows: dict[str, dict[str, Any]] = {}
+    for name in sorted({*limits.rules, *limits.fixed})[:limit]:
+        rule = limits.rule(name)
+        if rule is not None:
+            stated = limits.rules.get(name)
+            rows[name] = {
+                "limit": name,
+                "rule": text_of(rule),
+                "code": text_of(stated) if stated is not None else "",
+                "set_by": "operator" if name in limits.fixed else "code",
+                "keys": 0,
+                "running": 0,
+                "started": 0,
+                "waiting": 0,
+            }
+    for (name, part), counter in limits.counters.items():
+        if (row := rows.get(name)) is not None:
+            row["keys"] += bool(part)
+            row["running"] += len(counter.holders)
+            if counter.window is not None:
+                counter.window.pass_to(hub.now)
+                row["started"] += counter.window.count
+    for number, waiting in _queued_with_limits(hub).items():
+        for rule in hub.specs[number].route[2]:
+            if rule.name in rows:
+                rows[rule.name]["waiting"] += waiting
+    return list(rows.values())
+
+
+def _queued_with_limits(hub: HubState) -> dict[int, int]:
+    """Count the queued tasks of each spec with limits: its others wait, or pools have them."""
+    queued = {number: entry.live - entry.waiting for number, entry in hub.specs.items() if entry.route[2]}
+    for lane in hub.lanes.values() if queued else ():
+        for number, count in lane.counts.items():
+            if number in queued:
+                queued[number] -= count
+    return queued
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+def obey(hub: HubState, command: m.Command, now: float) -> m.Answer:
+    verb, target, number = command.verb, command.target, command.number
+    value: object
+    try:
+        match verb:
+            case "cancel":
+                value = _cancel(hub, target)
+            case "cancel-client" | "cancel-key":
+                value = _cancel_all(hub, verb, target)
+            case "limit" | "unlimit":
+                value = _set_limit(hub, verb, target)
+            case "schedule-pause" | "schedule-resume" | "schedule-remove" | "schedule-run":
+                value = _obey_for_schedule(hub, verb, target)
+            case "pause" | "resume" | "drain":
+                value = _order(hub, verb, _addressed(hub, target), now)
+            case "scale-in":
+                value = _order(hub, "drain", _idlest(hub, target), now)
+            case _:
+                raise QuestionError(f"no such command: {verb!r}; there are {', '.join(VERBS)}")
+    except QuestionError as error:
+        return m.Answer(number, None, str(error))
+    return m.Answer(number, value)
+
+
+def _order(hub: HubState, verb: str, lanes: Iterable[Lane], now: float) -> list[dict[str, object]]:
+    """Tell pools what they are to do; return a row for each."""
+    rows = []
+    for lane in lanes:
+        lane.wish(verb)
+        hub.publish(lane.pool, m.PoolCommand(verb, lane.instance))
+        heard = round(now - lane.heard, 3)
+        rows.append({"pool": lane.pool, "session": lane.session, "running": at_work(lane), "heard": heard})
+    return rows
+
+
+def _obey_for_schedule(hub: HubState, verb: str, target: str) -> dict[str, object]:
+    schedule = _schedule(hub, target)
+    told: dict[str, object] = {"schedule": target}
+    match verb:
+        case "schedule-remove":
+            schedules.remove(hub, target, "an operator's command")
+        case "schedule-run":
+            task = schedules.fire_now(hub, schedule)
+            if not task:
+                raise QuestionError("the hub is full (hub.max_tasks)")
+            told["task_id"] = task
+        case _:
+            schedules.pause(hub, schedule, paused=verb == "schedule-pause")
+    return told
+
+
+def _idlest(hub: HubState, target: str) -> list[Lane]:
+    """Those of a set that lose least when they leave; target: how many, a colon, the set.
+
+    A set is all pools of which the name begins with the set's and a hyphen, as the pods of a Deployment.
+    Among equals the one that came last leaves, as Kubernetes has it.
+    """
+    number, _, name = target.partition(":")
+    if not number.isdigit() or int(number) < 1:
+        raise QuestionError(f"{number!r} is no number of pools")
+    there = [
+        lane
+        for lane in hub.lanes.values()
+        if lane.state not in AWAY and (name in (lane.pool, "all") or lane.pool.startswith(f"{name}-"))
+    ]
+    if len(there) < int(number):
+        raise QuestionError(
+            f"{name!r} has {len(there)} pools that could leave, not {number}: {pools_named(there)}"
         )
-        return {"limit": name, "rule": text}
+    there.sort(key=lambda lane: (at_work(lane), lane.outstanding, -lane.session))
+    return there[: int(number)]
 
-    def _cancel_all(self, verb: str, target: str) -> dict[str, object]:
-        """Cancel what all clients have of this name or id, or that show the key of this user."""
-        accounts = self._ledger.accounts
-        if verb == "cancel-key":
-            found = [client for client, account in accounts.items() if target == account.user]
-        else:
-            found = [c for c, account in accounts.items() if target in (account.name, f"{c:016x}")]
-        if not target or not found:
-            what = "client that shows the key" if verb == "cancel-key" else "client of the name or id"
-            raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
-        tasks = self._clients.cancel_tasks_of(found, "an operator's command")
-        return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
+
+def _addressed(hub: HubState, target: str) -> list[Lane]:
+    if target == "all":
+        return list(hub.lanes.values())
+    lane = hub.lane_of(target)
+    if lane is None:
+        there = pools_named(hub.lanes.values())
+        raise QuestionError(f"no pool {target!r} is here; there are: {there}")
+    return [lane]
+
+
+def _cancel(hub: HubState, target: str) -> dict[str, object]:
+    if not cancellations.cancel(hub, task_views.parse(target)):
+        raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
+    return {"cancelled": target}
+
+
+def _set_limit(hub: HubState, verb: str, target: str) -> dict[str, object]:
+    """Set a limit by hand, or leave it to code again; return what counts now."""
+    limits = hub.ledger.limits
+    if verb == "limit":
+        try:
+            rule = read_named(target)
+        except LimitError as error:
+            raise QuestionError(str(error)) from error
+        if rule.name not in limits.fixed and len(limits.fixed) >= MOST_RULES:
+            raise QuestionError(f"{MOST_RULES:,} limits are set by hand: unset one of them first")
+        limits.set_rule(rule)
+        name = rule.name
+    else:
+        name = target
+        if not limits.unset_rule(name):
+            set_by_hand = ", ".join(sorted(limits.fixed)[:100]) or "none"
+            raise QuestionError(f"limit {name!r} is not set by hand; there are: {set_by_hand}")
+    counts = limits.rule(name)
+    text = text_of(counts) if counts is not None else ""
+    hub.log("limit.set", {"limit": name, "rule": text, "by": "operator" if verb == "limit" else "code"})
+    return {"limit": name, "rule": text}
+
+
+def _cancel_all(hub: HubState, verb: str, target: str) -> dict[str, object]:
+    """Cancel what all clients have of this name or id, or that show the key of this user."""
+    accounts = hub.ledger.accounts
+    if verb == "cancel-key":
+        found = [client for client, account in accounts.items() if target == account.user]
+    else:
+        found = [c for c, account in accounts.items() if target in (account.name, f"{c:016x}")]
+    if not target or not found:
+        what = "client that shows the key" if verb == "cancel-key" else "client of the name or id"
+        raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
+    tasks = clients.cancel_tasks_of(hub, found, "an operator's command")
+    return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
 
 
 def _seen(task: dict[str, Any], user: str) -> dict[str, Any]:
