@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from taskmesh.hub.machine import collector, journal_events, submission
+from taskmesh.hub.machine import collector, journal_events
 from taskmesh.hub.machine.books.client_session import ClientSession
 from taskmesh.hub.machine.books.journal import Journal
 from taskmesh.hub.machine.books.journaled_dict import JournalChanges
@@ -22,13 +22,13 @@ def accepted_when_written(patch: Patch) -> None:
 
 def edges_written(patch: Patch) -> None:
     """The next hub reads tasks, and not what they depend on."""
-    restore = submission.restore
+    restore = journal_events.restore
 
     def forget(hub: HubState, chunk: JournalChunk, now: float) -> None:
         runs = [replace(run, needs=[], after=[]) for run in chunk.runs]
         restore(hub, replace(chunk, runs=runs), now)
 
-    patch.setattr(submission, "restore", forget)
+    patch.setattr(journal_events, "restore", forget)
 
 
 def outcomes_written(patch: Patch) -> None:

@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from functools import partial
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from taskmesh.core import events as ev
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.hub.machine import clients, collector, schedules, submission
-from taskmesh.hub.machine.books.dependencies import is_bare, value_of
-from taskmesh.hub.machine.books.journal import Journal
+from taskmesh.hub.machine.books.dependencies import UNKNOWN_TASK, is_bare, value_of
+from taskmesh.hub.machine.books.journal import Journal, without
 from taskmesh.hub.machine.collector import of_task
 from taskmesh.hub.machine.state import HubState
 from taskmesh.hub.machine.submission import NO_SPEC
 from taskmesh.messages import journal_entries as j
 from taskmesh.messages.mesh_messages import Answer
 from taskmesh.messages.runs import Value
+
+LEASES = 2
+"""Leases for which chunks are late: clients are back by then; what pools have reported is kept for three."""
 
 
 def on_event(
@@ -28,7 +33,7 @@ def on_event(
         case ev.JournalRead(entries=entries, wall=wall):
             hub.clock_offset = wall - now
             journal.fill(j.by_kind(entries))
-            _restore(hub, journal, now)
+            _take_up(hub, journal, now)
         case ev.JournalTold():
             hub.diagnostics.journal, journal.is_full = event.view, event.is_full
             for kind, fields in event.news:
@@ -51,7 +56,8 @@ def answer_when_written(hub: HubState, journal: Journal, client: int, answer: An
 
 def sweep(hub: HubState, journal: Journal) -> None:
     journal.sweep()
-    submission.sweep(hub, hub.now)
+    if hub.awaited.late and hub.now >= hub.awaited.late_until:
+        _enter_late(hub, journal)
 
 
 def _on_written(hub: HubState, journal: Journal, number: int) -> None:
@@ -65,7 +71,7 @@ def _on_written(hub: HubState, journal: Journal, number: int) -> None:
         hub.send(client, answer)
 
 
-def _restore(hub: HubState, journal: Journal, now: float) -> None:
+def _take_up(hub: HubState, journal: Journal, now: float) -> None:
     """Take up what the journal has been filled with; clients and pools may come back."""
     for number, spec in journal.specs.items():
         hub.add_spec(number, spec)
@@ -87,11 +93,53 @@ def _restore_tasks(hub: HubState, journal: Journal, now: float) -> None:
     for task, outcome in list(journal.outcomes.items()):
         _restore_outcome(hub, journal, task, outcome)
     for chunk in restored:
-        submission.restore(hub, chunk, now)
+        restore(hub, chunk, now)
         if hub.house.is_own(chunk.client):
             schedules.entered(hub, chunk)
     for client, values in told.items():
         submission.end_as_told(hub, client, values)
+
+
+def restore(hub: HubState, chunk: j.JournalChunk, now: float) -> None:
+    """Enter tasks as if their client had submitted them again, unless they are late."""
+    if hub.dependencies.missing(chunk.client, chunk.runs, ()):
+        hub.awaited.late_until = now + LEASES * hub.config.lease
+        hub.awaited.late.setdefault(chunk.client, []).append(chunk)
+    else:
+        _enter(hub, chunk)
+
+
+def _enter(hub: HubState, chunk: j.JournalChunk) -> None:
+    age = max(0.0, hub.wall - chunk.at)
+    for run in chunk.runs:
+        again = replace(run, again=True, age=run.age + age, delay=max(0.0, run.delay - age))
+        hub.ledger.enqueue(submission.enter(hub, chunk.client, again, hub.now))
+
+
+def _enter_late(hub: HubState, journal: Journal) -> None:
+    """Enter tasks whose upstream does not come any more, unless their client is here."""
+    sessions, late = hub.clients, hub.awaited.late
+    away = [client for client in late if client not in sessions or not sessions[client].present]
+    for chunk in [chunk for client in away for chunk in late.pop(client)]:
+        _enter_rest(hub, journal, chunk)
+    hub.dependencies.drop_unused()
+
+
+def _enter_rest(hub: HubState, journal: Journal, chunk: j.JournalChunk) -> None:
+    """Enter what is left of a chunk; nothing is known of what it lacks."""
+    dependencies, client = hub.dependencies, chunk.client
+    over = {seq for run in chunk.runs for seq in run.seqs if not journal.has(client, seq)}
+    runs = [run for run in (without(run, over) for run in chunk.runs) if run.seqs]
+    for run in runs:
+        dependencies.bring(client, journal.values_for(client, run))
+        if run.spec not in hub.specs:
+            hub.add_spec(run.spec, journal.specs[run.spec])
+    unknown = dependencies.missing(client, runs, ())
+    failures = [replace(UNKNOWN_TASK, client=client, seq=seq) for seq in unknown]
+    dependencies.bring(client, [Value(failure.seq, failed=failure) for failure in failures])
+    _enter(hub, replace(chunk, runs=runs))
+    told = [journal.values.get(client << SEQ_BITS | seq) for run in runs for seq in run.seqs]
+    submission.end_as_told(hub, client, [value for value in told if value is not None])
 
 
 def _restore_outcome(hub: HubState, journal: Journal, task: int, found: j.JournalOutcome) -> None:

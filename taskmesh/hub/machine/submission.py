@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from taskmesh.hub.machine import (
 )
 from taskmesh.hub.machine.books.backlog import LINE
 from taskmesh.hub.machine.books.client_session import WORKER, ClientSession
-from taskmesh.hub.machine.books.dependencies import UNKNOWN_TASK, is_bare, value_of
+from taskmesh.hub.machine.books.dependencies import is_bare, value_of
 from taskmesh.hub.machine.books.journal import is_durable, without
 from taskmesh.hub.machine.books.ledger import NAMED, weight_of_edges
 from taskmesh.hub.machine.books.limits import MOST_COUNTERS
@@ -38,10 +39,10 @@ from taskmesh.messages.runs import NOT_DURABLE, DoneRun, Failed, LimitRule, Run,
 
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
-LEASES = 2
-"""Leases for which chunks are late: clients are back by then; what pools have reported is kept for three."""
 NO_SPEC = Spec(b"", "")
 """In place of one that has been evicted."""
+NOTHING = Run(0, 0, [], [])
+"""What is left of a run of which every task is taken care of."""
 LARGE = 1 << 20
 """Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
 
@@ -70,8 +71,6 @@ def on_submit(
         return
     hub.dependencies.reopen(session.client, submit.runs)
     _write_down(hub, session, submit, number)
-    left = [_without_kept(hub, session.client, run, now) for run in submit.runs]
-    submit.runs = [run for run in left if run.seqs]
     _enter_all(hub, ventilator, session, submit, now)
     if submit.cancels or submit.unstarted:
         on_cancel(hub, session.client, submit.cancels, submit.unstarted)
@@ -152,52 +151,6 @@ def on_written(hub: HubState, number: int) -> None:
         hub.due.news.add(client)
 
 
-def restore(hub: HubState, chunk: JournalChunk, now: float) -> None:
-    """Enter tasks of a journal as if their client had submitted them again, unless they are late."""
-    if hub.dependencies.missing(chunk.client, chunk.runs, ()):
-        hub.awaited.late_until = now + LEASES * hub.config.lease
-        hub.awaited.late.setdefault(chunk.client, []).append(chunk)
-    else:
-        _restore(hub, chunk, now)
-
-
-def _restore(hub: HubState, chunk: JournalChunk, now: float) -> None:
-    age = max(0.0, hub.wall - chunk.at)
-    for run in chunk.runs:
-        again = replace(run, again=True, age=run.age + age, delay=max(0.0, run.delay - age))
-        hub.ledger.enqueue(_enter(hub, chunk.client, again, now))
-
-
-def sweep(hub: HubState, now: float) -> None:
-    """Enter tasks of the journal whose upstream does not come any more, unless their client is here."""
-    if not hub.awaited.late or now < hub.awaited.late_until:
-        return
-    sessions = hub.clients
-    away = [client for client in hub.awaited.late if client not in sessions or not sessions[client].present]
-    for chunk in [chunk for client in away for chunk in hub.awaited.late.pop(client)]:
-        _restore_late(hub, chunk, now)
-    hub.dependencies.drop_unused()
-
-
-def _restore_late(hub: HubState, chunk: JournalChunk, now: float) -> None:
-    """Enter what is left of a chunk; nothing is known of what it lacks."""
-    dependencies, journal, client = hub.dependencies, hub.journal, chunk.client
-    if journal is None:
-        return
-    over = {seq for run in chunk.runs for seq in run.seqs if not journal.has(client, seq)}
-    runs = [run for run in (without(run, over) for run in chunk.runs) if run.seqs]
-    for run in runs:
-        dependencies.bring(client, journal.values_for(client, run))
-        if run.spec not in hub.specs:
-            hub.add_spec(run.spec, journal.specs[run.spec])
-    unknown = dependencies.missing(client, runs, ())
-    failures = [replace(UNKNOWN_TASK, client=client, seq=seq) for seq in unknown]
-    dependencies.bring(client, [Value(failure.seq, failed=failure) for failure in failures])
-    _restore(hub, replace(chunk, runs=runs), now)
-    told = [journal.values.get(client << SEQ_BITS | seq) for run in runs for seq in run.seqs]
-    end_as_told(hub, client, [value for value in told if value is not None])
-
-
 def _enter_all(
     hub: HubState, ventilator: Ventilator, session: ClientSession, submit: m.Submit, now: float
 ) -> None:
@@ -206,26 +159,11 @@ def _enter_all(
     if submit.values:
         dependencies.bring(session.client, submit.values)
     for run in submit.runs:
-        left = _enter(hub, session.client, run, now)
+        left = enter(hub, session.client, run, now)
         if not alone or len(left) != 1 or not ventilator.offer(left[0]):
             hub.ledger.enqueue(left)
     if dependencies.brought:
         dependencies.drop_unused()
-
-
-def _without_kept(hub: HubState, client: int, run: Run, now: float) -> Run:
-    """Answer those tasks of a run whose outcome an earlier hub has kept; return the run without them."""
-    cache = hub.result_cache
-    if not run.again or not len(cache):
-        return run
-    base, kept = client << SEQ_BITS, set()
-    for seq in run.seqs:
-        cached = cache.of_task(base | seq, now)
-        if cached is not None and seq not in hub.ledger.account(client).finished:
-            kept.add(seq)
-            hub.ledger.answered(client, seq)
-            collector.give(hub, of_task(cached.outcome, base | seq), cache.pending(cached))
-    return without(run, kept) if kept else run
 
 
 def _missing(
@@ -388,38 +326,46 @@ def _weight(hub: HubState, submit: m.Submit) -> tuple[int, int]:
     return count, size
 
 
-def _enter(hub: HubState, client: int, run: Run, now: float) -> list[TaskRecord]:
+def enter(hub: HubState, client: int, run: Run, now: float) -> list[TaskRecord]:
     """Enter a run; return those of its tasks that are to be queued now."""
-    entry, ledger = hub.specs[run.spec], hub.ledger
-    if entry.spec.durable and hub.journal is None and not run.again:
-        _refuse(hub, client, run.seqs, NOT_DURABLE)
-        return []
-    if run.key and _attach(hub, client, run, entry, now):
-        return []
-    records = _accept(hub, client, run, entry, now)
-    if entry.needs_no_pool:
-        _await_end(hub, entry, records)
-        return []
-    if run.needs or run.after:
-        _enter_dependent(hub, records, run, now)
-        return []
-    if run.delay > 0:
-        for record in records:
-            ledger.move(record, Cause.DELAY)
-            _put_off(hub, record, run, now)
-        return []
-    return _unknown(hub, records, now) if run.again else records
+    for stage in BEFORE_ACCEPTED:
+        run = stage(hub, client, run, now)
+        if not run.seqs:
+            return []
+    records = _accept(hub, client, run, now)
+    for wait in BEFORE_QUEUED:
+        records = wait(hub, run, records, now)
+    return records
 
 
-def _refuse(hub: HubState, client: int, seqs: list[int], kind: str) -> None:
-    for seq in seqs:
+def _answer_kept(hub: HubState, client: int, run: Run, now: float) -> Run:
+    """Answer tasks with the outcomes that an earlier hub has kept of them."""
+    cache = hub.result_cache
+    if not run.again or not len(cache):
+        return run
+    base, kept = client << SEQ_BITS, set()
+    for seq in run.seqs:
+        cached = cache.of_task(base | seq, now)
+        if cached is not None and seq not in hub.ledger.account(client).finished:
+            kept.add(seq)
+            hub.ledger.answered(client, seq)
+            collector.give(hub, of_task(cached.outcome, base | seq), cache.pending(cached))
+    return without(run, kept) if kept else run
+
+
+def _refuse_durable(hub: HubState, client: int, run: Run, now: float) -> Run:
+    """Refuse tasks that are to be durable where there is no journal."""
+    if not hub.specs[run.spec].spec.durable or hub.journal is not None or run.again:
+        return run
+    for seq in run.seqs:
         hub.ledger.answered(client, seq)
-        collector.give(hub, Failed(client, seq, 0, kind))
+        collector.give(hub, Failed(client, seq, 0, NOT_DURABLE))
+    return NOTHING
 
 
-def _accept(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) -> list[TaskRecord]:
+def _accept(hub: HubState, client: int, run: Run, now: float) -> list[TaskRecord]:
     """Return the new records of a run, with what is known of them from before and who waits for them."""
-    records = hub.ledger.accept(client, entry, run, now, fresh=not run.again)
+    records = hub.ledger.accept(client, hub.specs[run.spec], run, now, fresh=not run.again)
     if hub.awaited.early:
         attachments.came(hub, client, run.seqs)
     if run.rerun:
@@ -433,21 +379,27 @@ def _accept(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) 
     return records
 
 
-def _await_end(hub: HubState, entry: SpecEntry, records: list[TaskRecord]) -> None:
+def _await_end(hub: HubState, run: Run, records: list[TaskRecord], now: float) -> list[TaskRecord]:
     """Have promises WAIT for somebody to fulfil them, and values for room in their sink."""
+    entry = hub.specs[run.spec]
+    if not entry.needs_no_pool:
+        return records
     for record in records:
         hub.ledger.move(record, Cause.AWAIT)
     if entry.is_sink_value and records:
         sink = entry.spec.sink and hub.owned(records[0].id >> SEQ_BITS, entry.spec.sink)
         sink_values.enter(hub, sink, records)
+    return []
 
 
-def _enter_dependent(hub: HubState, records: list[TaskRecord], run: Run, now: float) -> None:
-    """Enter tasks that depend on others: they WAIT, if only to the end of this step.
+def _await_upstream(hub: HubState, run: Run, records: list[TaskRecord], now: float) -> list[TaskRecord]:
+    """Have tasks that depend on others WAIT, if only to the end of this step.
 
     All of them have their edges before the first may end: one that an earlier hub had is with a pool, or
     over, or waits for pools as well.
     """
+    if not run.needs and not run.after:
+        return records
     dependencies, ledger = hub.dependencies, hub.ledger
     session = hub.clients.get(records[0].id >> SEQ_BITS) if records else None
     if session is not None:  # a task of this message may have ended, since a pool had its outcome already
@@ -463,6 +415,16 @@ def _enter_dependent(hub: HubState, records: list[TaskRecord], run: Run, now: fl
             _put_off(hub, record, run, now)
         elif run.again:
             adoption.is_known_elsewhere(hub, record, now)
+    return []
+
+
+def _await_time(hub: HubState, run: Run, records: list[TaskRecord], now: float) -> list[TaskRecord]:
+    if run.delay <= 0:
+        return records
+    for record in records:
+        hub.ledger.move(record, Cause.DELAY)
+        _put_off(hub, record, run, now)
+    return []
 
 
 def _put_off(hub: HubState, record: TaskRecord, run: Run, now: float) -> None:
@@ -478,37 +440,40 @@ def _put_off(hub: HubState, record: TaskRecord, run: Run, now: float) -> None:
         adoption.is_found(hub, record, record.id, now)
 
 
-def _unknown(hub: HubState, records: list[TaskRecord], now: float) -> list[TaskRecord]:
-    """Return those of a run submitted before that are to be queued now."""
+def _leave_to_pools(hub: HubState, run: Run, records: list[TaskRecord], now: float) -> list[TaskRecord]:
+    """Leave out tasks that an earlier hub had, and that pools have run, or may hold; queue suspects."""
+    if not run.again:
+        return records
     records = [record for record in records if not adoption.is_known_elsewhere(hub, record, now)]
     for record in [record for record in records if record.losses >= SUSPECT]:
         hub.ledger.requeue(record)
     return [record for record in records if record.losses < SUSPECT]
 
 
-def _attach(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
+def _attach(hub: HubState, client: int, run: Run, now: float) -> Run:
     """A second submission under the key of a task on its way becomes its second waiter.
 
     After its end, the outcome itself is the answer for as long as the spec says. The key of an attachment
     is another task's id.
     """
+    if not run.key:
+        return run
+    entry, seq = hub.specs[run.spec], run.seqs[0]
+    task = client << SEQ_BITS | seq
     if entry.is_attachment:
         attachments.enter(hub, client, run, entry, now)
-        return True
-    task = client << SEQ_BITS | run.seqs[0]
-    if task in hub.ledger.tasks or run.seqs[0] in hub.ledger.account(client).finished:
-        return True
-    if _answer(hub, client, run, entry, now):
-        return True
-    first = hub.ledger.by_key(entry.spec.name, hub.owned(client, run.key))
-    if first is None or entry.spec.shared != "all":
-        return False
-    hub.ledger.attach(client, run.seqs[0], first)
-    if hub.awaited.early:
-        attachments.came(hub, client, run.seqs)
-    if run.again:
-        adoption.is_found(hub, first, task, now)
-    return True
+    elif task in hub.ledger.tasks or seq in hub.ledger.account(client).finished:
+        pass  # it was here before
+    elif not _answer(hub, client, run, entry, now):
+        first = hub.ledger.by_key(entry.spec.name, hub.owned(client, run.key))
+        if first is None or entry.spec.shared != "all":
+            return run
+        hub.ledger.attach(client, seq, first)
+        if hub.awaited.early:
+            attachments.came(hub, client, run.seqs)
+        if run.again:
+            adoption.is_found(hub, first, task, now)
+    return NOTHING
 
 
 def _answer(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
@@ -529,6 +494,12 @@ def _answer(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) 
         value.key = run.key
         hub.dependencies.bring(client, [value])
     return True
+
+
+BEFORE_ACCEPTED: Final = (_answer_kept, _refuse_durable, _attach)
+"""Each is given a run that comes in, and returns what is left of it to become tasks of their own."""
+BEFORE_QUEUED: Final = (_await_end, _await_upstream, _await_time, _leave_to_pools)
+"""Each is given the new tasks of a run, and returns those that are left to be queued now."""
 
 
 def on_cancel(hub: HubState, client: int, seqs: list[int], unstarted: list[int]) -> None:
