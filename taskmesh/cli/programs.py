@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +16,10 @@ from taskmesh.http.client import PROBES, SideClient
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
-    from taskmesh.hub.listening_hub import PoolInHub
+    from taskmesh.hosting.local_pool import LocalPool
+    from taskmesh.hub.embedded_hub import EmbeddedHub
     from taskmesh.link.endpoints import Endpoints
+    from taskmesh.system.loop import Loop
 
 OF_HUBS = ("bind", "http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict")
 OF_POOLS = ("concurrency", "queues", "tags", "grace")
@@ -59,9 +61,10 @@ def up(
     check_modules(modules or ())
     from taskmesh.hosting.local_pool import LocalPool
 
-    slots = config.pool.slots
-    pool = LocalPool(config, slots=slots, name=name, modules=tuple(modules or ()))
-    _serve(out, config, log_level, pool=pool, slots=slots)
+    def start_pool(loop: Loop, hub: EmbeddedHub) -> LocalPool:
+        return LocalPool(config, loop, hub, name=name, modules=tuple(modules or ()))
+
+    _serve(out, config, log_level, start_pool)
 
 
 @command(*OF_HUBS, lasting=True)
@@ -71,18 +74,22 @@ def hub(config: Config, out: Output, *, log_level: LogLevel = "info") -> None:
 
 
 def _serve(
-    out: Output, config: Config, log_level: str, *, pool: PoolInHub | None = None, slots: int = 0
+    out: Output,
+    config: Config,
+    log_level: str,
+    start_pool: Callable[[Loop, EmbeddedHub], LocalPool] | None = None,
 ) -> None:
     from taskmesh.hub.program import run_hub
 
     def ready(endpoints: Endpoints) -> None:
         places = {name: getattr(endpoints, name) for name in ("gateway", "collector", "control")}
+        slots = config.pool.slots if start_pool is not None else 0
         here = f", {plural(slots)} here" if slots else ""
         text = ", ".join(f"{name} {place}" for name, place in places.items())
         out.ready("hub", f"{text}{here}", {**places, "slots": slots})
 
     log = ProgramLog(out, log_level)
-    run_hub(config, config.mesh.address, pool=pool, ready=ready, record=log.record)
+    run_hub(config, config.mesh.address, start_pool=start_pool, ready=ready, record=log.record)
 
 
 def plural(slots: int) -> str:
@@ -145,8 +152,6 @@ def worker(
 
     drained = run_pool(
         config,
-        config.mesh.address,
-        slots=slots,
         name=name,
         modules=tuple(modules or ()),
         ready=ready,

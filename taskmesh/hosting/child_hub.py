@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from taskmesh.client.port.remote_port import RemotePort
@@ -180,14 +181,13 @@ def serve(
         (Path(folder) / ADDRESS).write_text(endpoints.gateway, encoding="utf-8")
 
     try:
-        pool = LocalPool(config, slots=config.pool.slots, name="local") if config.mesh.local_pool else None
         bind = config.mesh.bind
         run_hub(
             config,
             bind or address,
             ready=ready,
             record=lambda kind, fields: None,
-            pool=pool,
+            start_pool=partial(LocalPool, config, name="local") if config.mesh.local_pool else None,
             parent=parent,
             private=address if bind else "",
         )

@@ -2,13 +2,14 @@
 
 Lane, collector and control are in-process queues here: the three machines run in one loop and hand each other
 messages by reference. Every ZeroMQ call would release the GIL, which a computing caller then keeps for 5 ms
-(docs/adr/0003). Nothing listens anywhere, and ZeroMQ is not even imported, until a task submits tasks.
+(docs/adr/0003). Nothing listens anywhere, and ZeroMQ is not even imported, until a task submits tasks; or the
+mesh listens (`Mesh(bind=)`): what dials in comes over the sockets of a hub program.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,20 +18,16 @@ from taskmesh.client.port.settings import client_settings
 from taskmesh.client.port.shell import OpenTasks
 from taskmesh.config import Config
 from taskmesh.core.actions import Send
-from taskmesh.core.events import FromClient, FromHub, FromHubToClient
-from taskmesh.hub.machine.machine import HubMachine
-from taskmesh.hub.private_gateway import PrivateGateway
+from taskmesh.core.events import FromClient, Requested
+from taskmesh.errors import HubUnreachable
+from taskmesh.hosting.local_pool import LocalPool
+from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnClient
 from taskmesh.hub.settings import hub_settings, new_epoch
-from taskmesh.hub.shell import HubShell, WallClock
 from taskmesh.messages import mesh_messages as m
-from taskmesh.pool.machine.machine import PoolMachine
-from taskmesh.pool.settings import pool_settings
-from taskmesh.pool.shell import LocalHubLink, PoolShell
-from taskmesh.pool.slot_starter import pool_with_slots
+from taskmesh.pool.slot_starter import SlotWait
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor
-from taskmesh.pool.slots.supervisor import SlotSupervisor
-from taskmesh.pool.startup import SlotStarts
-from taskmesh.system.clock import monotonic
+from taskmesh.security.keys import KeyFolder
+from taskmesh.security.payload_signing import ClientSigner
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
 from taskmesh.system.wakeup import Wakeup
@@ -38,120 +35,100 @@ from taskmesh.system.wakeup import Wakeup
 if TYPE_CHECKING:
     from taskmesh.hub.journal.journal import HubJournal
 
-
-class EmbeddedHubLinks:
-    """The hub's links to pool and client in the same loop: its messages are their events.
-
-    Args:
-        client: the id of this process's client.
-        for_client: its events.
-        for_pool: the pool's events.
-        nested: the gateway for clients in slots, whose tasks submit tasks.
-    """
-
-    def __init__(
-        self, client: int, for_client: deque[object], for_pool: deque[object], nested: PrivateGateway
-    ) -> None:
-        self._client = client
-        self._for_client = for_client
-        self._for_pool = for_pool
-        self._nested = nested
-
-    def push(self, session: int, message: m.Tasks) -> None:
-        self._for_pool.append(FromHub(message))
-
-    def publish(self, pool: str, message: m.ToPool) -> None:
-        self._for_pool.append(FromHub(message))
-
-    def send_client(self, client: int, message: m.ToClient) -> None:
-        """Pass a message to this process's client, or send it to one in a slot."""
-        if client == self._client:
-            self._for_client.append(FromHubToClient(message))
-        else:
-            self._nested.send_client(client, message)
-
-    def open_lane(self, session: int, pool: str, key: bytes) -> str:
-        """Bind nothing; return a name that says so."""
-        return "embedded"
-
-    def close_lane(self, session: int) -> None:
-        """Do nothing: the lane is a queue."""
-
-    def record(self, kind: str, fields: dict[str, object]) -> None:
-        """Do nothing: the hub machine keeps its last events itself."""
+_log = logging.getLogger("taskmesh.hub")
 
 
 class EmbeddedPort(SubmitPort):
-    """A SubmitPort whose hub and pool live in a thread of this process.
+    """A SubmitPort whose hub, and pool if it has slots, live in a thread of this process.
 
     Args:
         open_tasks: the client's pending table.
         config: the user's settings.
-        fork_server: forks its slots.
+        fork_server: forks its slots; None if it has none.
     """
 
-    def __init__(self, open_tasks: OpenTasks, config: Config, fork_server: ForkServerSupervisor) -> None:
-        super().__init__(open_tasks, client_settings(config))
+    def __init__(
+        self, open_tasks: OpenTasks, config: Config, fork_server: ForkServerSupervisor | None
+    ) -> None:
+        listens = bool(config.mesh.bind)
+        if not listens:  # nobody shows it a key
+            config = replace(config, mesh=replace(config.mesh, keys=""))
+        super().__init__(open_tasks, replace(client_settings(config, wired=listens), credit=0))
         self._config = config
         self._fork_server = fork_server
-        self._for_hub: deque[object] = deque()
-        self._pool: PoolShell | None = None
+        self._hub: EmbeddedHub | None = None
+        self._pool: LocalPool | None = None
+        self._signer: ClientSigner | None = None
         self._resources = contextlib.ExitStack()
 
     def start(self, timeout: float) -> None:
-        """Start fork server and thread; return when the client's session is open.
+        """Start hub, pool and thread; return when the client's session is open.
 
         Raises:
+            InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+            KeysUnusable: the hub's keys are missing, or open to others.
+            EndpointError: the address is taken.
+            ConfigError: the address or a setting cannot be used.
             HubUnreachable: the thread did not come up within `timeout` seconds.
             TaskMeshError: the system has no descriptors, threads or the like for it.
         """
+        mesh = self._config.mesh
         try:
+            if mesh.bind:
+                from taskmesh.link.endpoints import check_local
+
+                check_local(mesh.bind, "binding", keys=bool(mesh.keys))
             with provided():
                 self._compose()
         except BaseException:
-            if self._pool is not None:
-                self._pool.host.close(timeout=0)
-            self._resources.close()
-            self._fork_server.reap()
+            self._end(0.0)
+            if self._fork_server is not None:
+                self._fork_server.reap()
             raise
-        self._wait_for_own_hub(timeout)
+        if not self._shell.opened.wait(timeout):
+            self.close(cancel=True, timeout=timeout)
+            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
+        if self._failure is not None:
+            raise self._failure
 
     def _compose(self) -> None:
-        """Put the machines into a loop, and start its thread."""
-        now = monotonic()
-        wake_up = self._wake_up = Wakeup()
-        loop = Loop(idle=self._about_to_block, awake=self._blocked)
-        for_pool: deque[object] = deque()
-        nested = PrivateGateway(loop, self._for_hub)
-        links = EmbeddedHubLinks(self.client, self._shell.events, for_pool, nested)
+        """Put client, hub and pool into a loop, and start its thread."""
+        config, wake_up = self._config, Wakeup()
+        loop = self._new_loop(wake_up)
+        loop.parts.append(self._shell)
         journal = self._open_journal()
-        settings = replace(hub_settings(self._config, epoch=new_epoch()), journaled=journal is not None)
-        hub = HubShell(HubMachine(settings, now), links, events=self._for_hub, journal=journal)
-        slots = self._config.pool.slots
-        pool_machine = PoolMachine(pool_settings(self._config, slots=slots, name="local"), now)
-        pool = self._pool = pool_with_slots(
-            loop,
-            pool_machine,
-            LocalHubLink(self._for_hub),
-            nested.address,
-            SlotStarts(pool_machine, self._config.mesh.open_timeout),
-            events=for_pool,
-            fork_server=self._fork_server,
-            urgent=(wake_up.fd,),
-        )
-        loop.parts = [self._shell, hub, pool]
-        loop.timers.append(WallClock(hub.events))  # the pool has its own there
-        loop.watch(wake_up.fd, wake_up.clear)
-        if journal is not None:
-            journal.start(loop, hub)
-        self._start_thread("taskmesh-hub", lambda: self._work(loop, pool.host, nested))
+        if config.mesh.bind:
+            hub: EmbeddedHub = self._listening_hub(loop, journal)
+        else:
+            hub = EmbeddedHub(loop, LocalLinks(loop), hub_settings(config, epoch=new_epoch()), journal)
+        self._hub = hub
+        self._for_hub = hub.links.events
+        hub.links.client = OwnClient(self.client, self._shell.events, self._signer)
+        if self._fork_server is not None:
+            pool = self._pool = LocalPool(config, loop, hub, name="local", fork_server=self._fork_server)
+            loop.busy_wait = SlotWait(pool.machine, pool.host.fileno(), wake_up.fd)
+        self._start_thread("taskmesh-hub", lambda: self._work(loop))
+
+    def _listening_hub(self, loop: Loop, journal: HubJournal | None) -> EmbeddedHub:
+        from taskmesh.hub.listening_hub import ListeningHub
+
+        mesh = self._config.mesh
+        if mesh.keys:
+            keys = KeyFolder(mesh.keys).mesh_keys()
+            self._signer = ClientSigner(keys, self.client, self._shell.table.specs_of)
+        else:
+            self._open_tasks.memfd = mesh.local_pool
+        hub = ListeningHub(loop, self._config, journal, _record, bind=mesh.bind)
+        self.address = hub.sockets.endpoints.gateway
+        return hub
 
     def _open_journal(self) -> HubJournal | None:
-        if not self._config.hub.journal and not self._config.hub.journal_file:
+        hub = self._config.hub
+        if not (hub.journal or hub.journal_file or hub.strict):
             return None
         from taskmesh.hub.journal.journal import hub_journal
 
-        return self._resources.enter_context(hub_journal(self._config.hub))
+        return self._resources.enter_context(hub_journal(hub))
 
     def forked(self) -> None:
         """Close this port's descriptors in a forked child, its slots' among them."""
@@ -160,21 +137,41 @@ class EmbeddedPort(SubmitPort):
             self._pool.host.close_after_fork()
 
     def _send(self, action: Send) -> None:
-        self._for_hub.append(FromClient(self.client, action.message))
+        message = action.message if self._signer is None else self._signer.signed(action.message)
+        self._for_hub.append(FromClient(self.client, message))
 
     def _could_act(self) -> bool:
-        """Return True if a slot is idle (or still starting: the first result is waited for)."""
+        """Return True if a slot is idle (or still starting: the first result is waited for).
+
+        Where pools elsewhere may be, unless tasks wait already: then those that come wait behind them.
+        """
+        if self._hub is not None and self.address:
+            return not self._hub.machine.state.ledger.backlog.routes
         if self._pool is not None:
             for slot in self._pool.machine.slots.values():
                 if not slot.count and slot.spare_since is None:
                     return True
         return False
 
-    def _work(self, loop: Loop, host: SlotSupervisor, nested: PrivateGateway) -> None:
+    def _work(self, loop: Loop) -> None:
         try:
             while not self._closing.is_set():
                 loop.turn()
+            if self._cancel and self.address:  # pools elsewhere are told
+                self._shell.events.append(Requested(m.ClientBye(cancel=True)))
+                loop.settle()
         finally:
-            host.close(timeout=0.1 if self._cancel else 1.0)
-            nested.close()
-            self._resources.close()
+            self._end(0.1 if self._cancel else 1.0)
+
+    def _end(self, timeout: float) -> None:
+        """End the slots, which have so many seconds to do so by themselves, then the hub."""
+        if self._pool is not None:
+            self._pool.close(timeout)
+        if self._hub is not None:
+            self._hub.close()
+        self._resources.close()
+
+
+def _record(kind: str, fields: dict[str, object]) -> None:
+    """Log an event of the hub, for programs that want to see them."""
+    _log.info("%s %s", kind, fields)

@@ -1,106 +1,113 @@
-"""A pool in the process of its hub, as `taskmesh up` and `Mesh(hub="process")` have one."""
+"""A pool in the loop of its hub, as an embedded mesh and `taskmesh up` have one."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable
 
 from taskmesh.config import Config
-from taskmesh.core.events import DrainRequested
+from taskmesh.core.events import DrainRequested, FromPool
 from taskmesh.http.metrics import Family
+from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnPool, ignore
+from taskmesh.messages import mesh_messages as m
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.metrics import pool_families
-from taskmesh.pool.settings import check_all_names, pool_settings
-from taskmesh.pool.shell import LocalHubLink, PoolShell
-from taskmesh.pool.slot_starter import FAREWELL, pool_with_slots
+from taskmesh.pool.settings import pool_settings
+from taskmesh.pool.shell import Gateway, PoolShell
+from taskmesh.pool.slot_starter import FAREWELL, slots_in
+from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
 from taskmesh.pool.startup import SlotStarts
 from taskmesh.security.keys import HUB
-from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 
 
+class LocalHubLink:
+    """A pool's link to a hub in the same loop: its messages are the hub's events.
+
+    Args:
+        hub: the hub's links.
+        keys: the folder of keys for its tasks; empty for none.
+    """
+
+    def __init__(self, hub: LocalLinks, keys: str) -> None:
+        self.events: deque[object] = deque()
+        self._hub = hub.events
+        self._signer = hub.signer
+        self._private = hub.private
+        self._keys = keys
+
+    def send(self, message: m.PoolMessage) -> None:
+        """Pass a message on, results signed."""
+        if self._signer is not None and isinstance(message, m.Results):
+            message = self._signer.results(message)
+        self._hub.append(FromPool(message))
+
+    def beat(self, message: m.Beat) -> None:
+        self._hub.append(FromPool(message))
+
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
+        """Do nothing: the lane is a queue."""
+
+    def hang_up(self) -> None:
+        """Do nothing: the lane is a queue."""
+
+    def gateway(self) -> Gateway:
+        return Gateway(self._private.address(), self._keys, HUB)
+
+
 class LocalPool:
-    """A pool in a hub's loop.
+    """A pool that has joined its hub's loop and starts its slots.
 
     Args:
         config: the user's settings.
-        slots: number of tasks that run at once.
+        loop: the hub's loop.
+        hub: the hub.
         name: the pool's name.
         modules: modules that slots import when they start.
+        fork_server: forks the slots, if it has been started earlier.
 
     Attributes:
-        name: the pool's name.
-        events: the events of its shell, to which the hub's sockets append.
+        machine: its machine.
+        host: its slots.
 
     Raises:
         ConfigError: the name, or one of a queue or tag, cannot be used.
+        TaskMeshError: there are no descriptors to begin with.
     """
 
     def __init__(
         self,
         config: Config,
+        loop: Loop,
+        hub: EmbeddedHub,
         *,
-        slots: int,
         name: str = "",
         modules: tuple[str, ...] = (),
+        fork_server: ForkServerSupervisor | None = None,
     ) -> None:
-        check_all_names(config, name)
-        self._config = config
-        self._settings = pool_settings(config, slots=slots, name=name)
-        self._modules = modules
-        self._pool: PoolShell | None = None
-        self.name = self._settings.pool
-        self.events: deque[object] = deque()
-
-    def start(
-        self,
-        loop: Loop,
-        hub: deque[object],
-        gateway: Callable[[], str],
-        signer: PayloadSigner | None,
-        urgent: tuple[int, ...] = (),
-    ) -> None:
-        """Join the hub's loop, and start the slots.
-
-        Args:
-            loop: the hub's loop.
-            hub: the hub's events.
-            gateway: returns the address of the hub's private gateway, for tasks that submit tasks.
-            signer: signs results, where keys are in use.
-            urgent: descriptors that are looked at, too, while a slot's answer is polled for.
-
-        Raises:
-            TaskMeshError: there are no descriptors to begin with.
-        """
-        machine = PoolMachine(self._settings, time.monotonic())
-        self._pool = pool_with_slots(
-            loop,
-            machine,
-            LocalHubLink(hub, signer),
-            gateway,
-            SlotStarts(machine, self._config.mesh.open_timeout),
-            self._config,
-            events=self.events,
-            modules=self._modules,
-            urgent=urgent,
-            role=HUB,
+        settings = pool_settings(config, name)
+        link = LocalHubLink(hub.links, config.mesh.keys)
+        self.machine = PoolMachine(settings, monotonic())
+        fork_server = fork_server or ForkServerSupervisor(
+            SlotSettings.of(config.pool, settings.pool, modules)
         )
-        loop.parts.append(self._pool)
+        starts = SlotStarts(self.machine, config.mesh.open_timeout)
+        self.host = slots_in(loop, self.machine, fork_server, starts, link.events)
+        self._shell = PoolShell(self.machine, link, self.host, ignore)
+        hub.links.pool = OwnPool(settings.pool, link.events, hub.links.signer)
+        loop.parts.append(self._shell)
         loop.settle()
 
     def families(self) -> list[Family]:
-        return pool_families(self._pool.machine) if self._pool is not None else []
+        return pool_families(self.machine)
 
     def drain(self) -> None:
-        if self._pool is not None:
-            self._pool.events.append(DrainRequested(self._config.pool.grace))
-            self._pool.turn(time.monotonic())
+        self._shell.events.append(DrainRequested(self.machine.config.grace))
+        self._shell.turn(monotonic())
 
     @property
     def has_left(self) -> bool:
-        return self._pool is None or self._pool.left is not None
+        return self._shell.left is not None
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.host.close(timeout=FAREWELL)
+    def close(self, timeout: float = FAREWELL) -> None:
+        self.host.close(timeout)

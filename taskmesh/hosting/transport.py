@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from taskmesh.config import Config
 from taskmesh.errors import TaskMeshError
-from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor
+from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
 from taskmesh.system.process import refuse_green_threads
 
 if TYPE_CHECKING:
@@ -41,20 +41,16 @@ def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot:
         from taskmesh.hosting.child_hub import ChildHubPort
 
         return ChildHubPort(open_tasks, config)
-    if config.mesh.bind:
-        from taskmesh.hosting.listening_mesh import ListeningPort
-
-        return ListeningPort(open_tasks, config)
-    only = config.pool.only_registered
-    fork_server = ForkServerSupervisor(
-        list(sys.path), "local", only, only
-    )  # comes up while the rest is imported
+    fork_server = None
+    if config.mesh.local_pool:  # comes up while the rest is imported
+        fork_server = ForkServerSupervisor(SlotSettings.of(config.pool, "local"))
     try:
         from taskmesh.hosting.embedded import EmbeddedPort
 
         return EmbeddedPort(open_tasks, config, fork_server)
     except BaseException:
-        fork_server.reap()
+        if fork_server is not None:
+            fork_server.reap()
         raise
 
 

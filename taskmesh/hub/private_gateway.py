@@ -11,8 +11,7 @@ from taskmesh.messages import mesh_messages as m
 from taskmesh.system.loop import Loop
 
 if TYPE_CHECKING:
-    from collections import deque
-
+    from taskmesh.hub.shell import OwnPeers
     from taskmesh.hub.sockets import HubSockets
     from taskmesh.sockets import Context
 
@@ -22,13 +21,13 @@ class PrivateGateway:
 
     Args:
         loop: the hub's loop.
-        hub: the hub's events.
+        own: the client and the pool in the same loop.
         address: its address, in a folder that its maker removes; by default in one of its own.
     """
 
-    def __init__(self, loop: Loop, hub: deque[object], address: str = "") -> None:
+    def __init__(self, loop: Loop, own: OwnPeers, address: str = "") -> None:
         self._loop = loop
-        self._hub = hub
+        self._own = own
         self._address = address
         self._context: Context | None = None
         self._sockets: HubSockets | None = None
@@ -50,8 +49,6 @@ class PrivateGateway:
         return self._sockets.endpoints.gateway
 
     def _open(self) -> HubSockets:
-        import zmq
-
         from taskmesh.hub.sockets import HubSockets
         from taskmesh.link.endpoints import Endpoints, private_folder
         from taskmesh.sockets import Context
@@ -61,8 +58,7 @@ class PrivateGateway:
         else:
             self._folder, endpoints = private_folder()
         self._context = Context()
-        self._loop.use(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        sockets = HubSockets(self._context, self._loop, self._hub, lambda kind, fields: None)
+        sockets = HubSockets(self._context, self._loop, self._own)
         sockets.bind(endpoints)
         return sockets
 

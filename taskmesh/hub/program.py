@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from taskmesh.config import Config
+from taskmesh.http.metrics import Family
 from taskmesh.http.side_port import side_port
-from taskmesh.hub.file_limit import socket_limit
+from taskmesh.hub.embedded_hub import EmbeddedHub, Record
 from taskmesh.hub.journal.journal import hub_journal
-from taskmesh.hub.listening_hub import ListeningHub, PoolInHub, Record, affordable, new_loop
+from taskmesh.hub.listening_hub import ListeningHub
 from taskmesh.hub.machine import clients
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.metrics import hub_answers
 from taskmesh.link.endpoints import Endpoints, check_local
-from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.system.signals import StopRequest
@@ -22,13 +23,28 @@ FAREWELL = 0.3
 """Seconds that a hub which is asked to end goes on while its parent's last message may be on its way."""
 
 
+class PoolInHub(Protocol):
+    """A pool in the hub's own loop: `taskmesh.hosting.local_pool.LocalPool`."""
+
+    @property
+    def has_left(self) -> bool:
+        """True once it has drained."""
+        ...
+
+    def families(self) -> list[Family]: ...
+
+    def drain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def run_hub(
     config: Config,
     bind: str,
     *,
     ready: Callable[[Endpoints], None],
     record: Record,
-    pool: PoolInHub | None = None,
+    start_pool: Callable[[Loop, EmbeddedHub], PoolInHub] | None = None,
     parent: int = 0,
     private: str = "",
 ) -> None:
@@ -39,7 +55,7 @@ def run_hub(
         bind: the gateway's address; with port 0 three free ports are used.
         ready: called with the addresses once all of them listen.
         record: logs events.
-        pool: a pool in the same process.
+        start_pool: starts a pool in the hub's loop.
         parent: a process id whose end ends the hub too, 0 for none.
         private: the address of a gateway without keys for that process.
 
@@ -51,20 +67,17 @@ def run_hub(
         TaskMeshError: no slot could be started within `mesh.open_timeout`.
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
-    settings, loop = affordable(config, record), new_loop()
+    loop = Loop()
     with (
-        Context(max_sockets=socket_limit(settings.max_pools)) as context,
         StopRequest(loop, parent).listening() as stop,
         hub_journal(config.hub) as journal,
         side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
     ):
-        hub = ListeningHub(
-            context, loop, record, config, settings, bind=bind, pool=pool, journal=journal, private=private
-        )
-        sockets = hub.sockets
+        hub = ListeningHub(loop, config, journal, record, bind=bind, private=private)
+        sockets, pool = hub.sockets, None
         try:
-            if pool is not None:
-                pool.start(loop, hub.events, hub.private.address, sockets.signer)
+            if start_pool is not None:
+                pool = start_pool(loop, hub)
             if reception is not None:
                 families = pool.families if pool is not None else list
                 reception.serve(hub_answers(hub.machine, sockets.peer_errors.counts, families))

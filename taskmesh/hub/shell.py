@@ -20,7 +20,13 @@ MOVED = 0.05
 
 
 class HubLinks(Protocol):
-    """A hub's links to its pools and clients."""
+    """A hub's links to its pools and clients.
+
+    Attributes:
+        events: what comes from them, for the hub's machine.
+    """
+
+    events: deque[object]
 
     def push(self, session: int, message: m.Tasks) -> None:
         """Send tasks on the session's lane; the ledger finds those that could not be sent."""
@@ -40,7 +46,31 @@ class HubLinks(Protocol):
         """Close a lane and destroy its queue."""
         ...
 
-    def record(self, kind: str, fields: dict[str, object]) -> None: ...
+    def record(self, kind: str, fields: dict[str, object], /) -> None: ...
+
+
+class OwnPeers(Protocol):
+    """The client and the pool in a hub's own loop, as sockets know them: nobody else may be them.
+
+    Attributes:
+        events: what comes to the hub.
+    """
+
+    events: deque[object]
+
+    def record(self, kind: str, fields: dict[str, object], /) -> None: ...
+
+    def is_taken(self, client: int, sockets: object) -> bool:
+        """Return True if a client's id is one that nobody may have who comes by these sockets."""
+        ...
+
+    def has_pool(self, name: str) -> bool:
+        """Return True if the pool in the hub's loop has this name."""
+        ...
+
+    def has_session(self, session: int) -> bool:
+        """Return True if this is a session of the pool in the hub's loop."""
+        ...
 
 
 class JournalLink(Protocol):
@@ -57,7 +87,6 @@ class HubShell(Shell[HubMachine]):
     Args:
         machine: the hub's machine.
         links: the links to pools and clients.
-        events: events for the machine, to which links append; a new queue by default.
         journal: where tasks are written down, if there is one (the machine's settings say so, too).
     """
 
@@ -65,7 +94,6 @@ class HubShell(Shell[HubMachine]):
         self,
         machine: HubMachine,
         links: HubLinks,
-        events: deque[Any] | None = None,
         journal: JournalLink | None = None,
     ) -> None:
         perform: dict[type, Callable[[Any], object]] = {
@@ -78,7 +106,7 @@ class HubShell(Shell[HubMachine]):
         }
         if journal is not None:
             perform[act.WriteJournal] = journal.write
-        super().__init__(machine, perform, events)
+        super().__init__(machine, perform, links.events)
         self._links = links
 
     def _open_lane(self, action: act.OpenLane) -> None:

@@ -6,17 +6,17 @@ import contextlib
 import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import zmq
 
-from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost, Revoked
+from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneLost, LinksLost, Revoked
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.hub.lanes import LaneLink, LanePorts, bind_path
 from taskmesh.hub.listeners import Listeners
 from taskmesh.hub.machine.submission import RETRY_BUSY
+from taskmesh.hub.shell import OwnPeers
 from taskmesh.hub.subscriptions import Subscriptions
 from taskmesh.link import socket_profiles as profiles
 from taskmesh.link.endpoints import LANE_SUFFIX, Endpoints, refuse_taken
@@ -25,6 +25,7 @@ from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.fragments import Assembler, Cutter, NoRoom
 from taskmesh.messages.frames import encode, from_client, from_pool
 from taskmesh.security.authorization import Authorization, NotAllowed, Sender
+from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors
 from taskmesh.security.zap import COLLECTOR, CONTROL, DOMAINS, GATEWAY, ZapHandler
@@ -56,21 +57,31 @@ FEW = 2
 """Messages taken at a time, so that their tasks can be counted: one may hold thousands."""
 
 
+@dataclass(frozen=True, slots=True)
+class HubAccess:
+    """Keys that those who dial a hub must show, and the room that they have.
+
+    Attributes:
+        keys: the hub's keys; None if none are asked for.
+        ports: ports for lanes.
+        assembler: assembles large messages that come in; by default without a bound.
+        max_pools: number of pools that there may be.
+    """
+
+    keys: KeyFolder | None = None
+    ports: LanePorts = field(default_factory=LanePorts)
+    assembler: Assembler = field(default_factory=Assembler)
+    max_pools: int = 1000
+
+
 class HubSockets:
-    """HubLinks over ZeroMQ, with an optional pool in the same loop (`taskmesh up`, hub="process").
+    """A hub's links over ZeroMQ.
 
     Args:
         context: makes the sockets.
         loop: watches them.
-        events: the hub shell's.
-        record: logs events.
-        local_pool: the name of a pool in the same process, if there is one.
-        local: that pool's events.
-        zap_handler: admits peers, where keys are in use.
-        ports: ports for lanes.
-        assembler: assembles large messages that come in; by default without a bound.
-        max_pools: number of pools that there may be.
-        peer_errors: logs errors of peers.
+        own: the client and the pool in the same loop.
+        access: by default of this user's own processes, without keys.
 
     Attributes:
         gateway: the socket for clients.
@@ -79,49 +90,32 @@ class HubSockets:
         endpoints: the addresses, once they are bound.
         listeners: the bound sockets.
         peer_errors: counts and logs errors of peers.
-        is_taken: tells of a client's id that somebody has who does not come by these sockets.
         is_another_s: tells of a client's id, and a user, that it is not this user's.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        loop: Loop,
-        events: deque[object],
-        record: Callable[[str, dict[str, object]], None],
-        *,
-        local_pool: str = "",
-        local: deque[object] | None = None,
-        zap_handler: ZapHandler | None = None,
-        ports: LanePorts | None = None,
-        assembler: Assembler | None = None,
-        max_pools: int = 1000,
-        peer_errors: PeerErrors | None = None,
-    ) -> None:
+    def __init__(self, context: Context, loop: Loop, own: OwnPeers, access: HubAccess | None = None) -> None:
+        access = access or HubAccess()
         self._context = context
         self._loop = loop
-        self._events = events
-        self._record = record
-        self._local_pool = local_pool
-        self._local = local
-        self._local_sessions: set[int] = set()
+        self._own = own
+        self._events = own.events
         self._lanes: dict[int, LaneLink] = {}
         self._identities: dict[int, bytes] = {}
         self._clients: dict[bytes, int] = {}
         self._users: dict[int, str] = {}  # of those that have a link
-        self._subscriptions = Subscriptions(max_pools)
-        self.peer_errors = peer_errors or PeerErrors(record)
-        self.is_taken: Callable[[int], bool] = lambda client: False
+        self._subscriptions = Subscriptions(access.max_pools)
+        self.peer_errors = PeerErrors(own.record)
         self.is_another_s: Callable[[int, str], bool] = lambda client, user: False
         self._sweep_at = 0.0
-        self._zap_handler = zap_handler
+        self._zap_handler: ZapHandler | None = None
         self._rights: Authorization | None = None
         self._cutter = Cutter(secrets.randbits(63))
-        self._assembler = assembler or Assembler()
-        if zap_handler is not None:
-            self._rights = Authorization(zap_handler)
+        self._assembler = access.assembler
+        self._ports = access.ports
+        if access.keys is not None:
+            zap_handler = ZapHandler(context, loop, access.keys, own.record, self.peer_errors)
             zap_handler.revoked = self.revoke
-        self._ports = ports or LanePorts()
+            self._zap_handler, self._rights = zap_handler, Authorization(zap_handler)
         self.gateway = Router(context, self._keyed(profiles.GATEWAY, GATEWAY))
         self.collector = Pull(context, self._keyed(profiles.COLLECTOR, COLLECTOR))
         self.control = XPub(context, self._keyed(profiles.CONTROL, CONTROL))
@@ -154,18 +148,15 @@ class HubSockets:
         self.listeners.bind(self.collector, endpoints.collector)
         self.listeners.bind(self.control, endpoints.control)
         self.endpoints = endpoints
+        self._loop.use(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
         self._loop.watch(self.gateway.raw, self._from_clients)
         self._loop.watch(self.collector.raw, self._from_pools)
         self._loop.watch(self.control.raw, self._from_subscribers)
 
-    # --- HubLinks -------------------------------------------------------------------------------------------
+    # --- outgoing -------------------------------------------------------------------------------------------
 
     def push(self, session: int, message: m.Tasks) -> None:
-        """Send tasks on the session's lane, or pass them to the local pool."""
-        if session in self._local_sessions and self._local is not None:
-            signer = self.signer
-            self._local.append(FromHub(message if signer is None else signer.tasks(message)))
-            return
+        """Send tasks on the session's lane."""
         lane = self._lanes.get(session)
         if lane is None:
             return
@@ -174,11 +165,7 @@ class HubSockets:
             self._wait_for(session, lane)
 
     def publish(self, pool: str, message: m.ToPool) -> None:
-        """Send on the control channel; pass messages for the local pool, or for all, to that pool."""
-        if self._local is not None and pool in ("", self._local_pool):
-            self._local.append(FromHub(message))
-            if pool:
-                return
+        """Send on the control channel."""
         self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
 
     def knows(self, client: int) -> bool:
@@ -210,14 +197,11 @@ class HubSockets:
         It is empty when no lane can be made (descriptors or ports have run out): the pool is not welcomed
         then, and asks again.
         """
-        if self._local is not None and pool == self._local_pool:
-            self._local_sessions.add(session)
-            return "local"
         try:
             return self._bind_lane(session, pool, key)
         except SocketError as error:
             self.close_lane(session)
-            self.record("lane.failed", {"pool": pool, "error": str(error)})
+            self._own.record("lane.failed", {"pool": pool, "error": str(error)})
             return ""
 
     def _bind_lane(self, session: int, pool: str, key: bytes) -> str:
@@ -235,7 +219,6 @@ class HubSockets:
         return self._ports.bind(socket, session, self.endpoints.gateway)
 
     def close_lane(self, session: int) -> None:
-        self._local_sessions.discard(session)
         if self._zap_handler is not None and self._rights is not None:
             self._zap_handler.close_lane(session)
             self._rights.closed(session)
@@ -247,9 +230,6 @@ class HubSockets:
         if lane is not None:
             self._loop.unwatch_write(lane.socket.raw)
             lane.socket.close(linger_ms=0)
-
-    def record(self, kind: str, fields: dict[str, object]) -> None:
-        self._record(kind, fields)
 
     # --- incoming -------------------------------------------------------------------------------------------
 
@@ -299,7 +279,7 @@ class HubSockets:
     def _from_client(self, user: str, identity: bytes, message: m.ClientMessage) -> int:
         """Pass a message on; return the number of its tasks."""
         if isinstance(message, m.ClientHello):
-            if self.is_taken(message.client):
+            if self._own.is_taken(message.client, self):
                 self._reply(identity, m.ClientRefused("this client session belongs to another process"))
                 return 0
             linked = self._users.get(message.client, user)
@@ -363,9 +343,9 @@ class HubSockets:
     def _check_pool(self, rights: Authorization, sender: Sender, message: m.PoolMessage) -> bool:
         passed = rights.check_pool(sender, message)
         if isinstance(message, m.Hello):
-            if self._local_pool and message.pool == self._local_pool:
+            if self._own.has_pool(message.pool):
                 raise NotAllowed("the name of the pool in the hub's own process")
-        elif message.session in self._local_sessions:
+        elif self._own.has_session(message.session):
             raise NotAllowed("the session of the pool in the hub's own process")
         return passed
 

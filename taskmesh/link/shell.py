@@ -42,10 +42,6 @@ class Shell(Generic[MachineT]):
     Args:
         machine: the machine.
         perform: performs each kind of action that the machine may return.
-        events: see the attribute; a new queue by default.
-
-    Attributes:
-        machine: as given.
         events: events for the machine, to which links append.
     """
 
@@ -53,10 +49,10 @@ class Shell(Generic[MachineT]):
         self,
         machine: MachineT,
         perform: Mapping[type, Callable[[Any], object]],
-        events: deque[Any] | None = None,
+        events: deque[Any],
     ) -> None:
         self.machine = machine
-        self.events: deque[Any] = deque() if events is None else events
+        self.events = events
         self._perform = perform
 
     @property

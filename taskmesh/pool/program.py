@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -14,16 +13,15 @@ from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.errors import TaskMeshError
 from taskmesh.http.side_port import side_port
-from taskmesh.link.endpoints import check_dialled
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.metrics import pool_answers
 from taskmesh.pool.session_monitor import News, SessionMonitor
-from taskmesh.pool.settings import check_all_names, pool_settings
+from taskmesh.pool.settings import pool_settings
 from taskmesh.pool.shell import PoolShell
-from taskmesh.pool.slot_starter import FAREWELL, pool_with_slots
+from taskmesh.pool.slot_starter import FAREWELL, slots_in
+from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
 from taskmesh.pool.sockets import PoolSockets
 from taskmesh.pool.startup import PATIENCE, SlotStarts
-from taskmesh.security.keys import WORKER, Credentials, credentials_of
 from taskmesh.sockets import Context
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import raise_file_limit
@@ -38,9 +36,7 @@ def _ignore(kind: str, fields: dict[str, object]) -> None:
 
 def run_pool(
     config: Config,
-    address: str,
     *,
-    slots: int,
     name: str = "",
     modules: tuple[str, ...] = (),
     ready: Callable[[str, str], None],
@@ -52,8 +48,6 @@ def run_pool(
 
     Args:
         config: the user's settings.
-        address: the hub's gateway.
-        slots: number of tasks that run at once.
         name: the pool's name.
         modules: modules that slots import when they start.
         ready: called with the pool's name and the hub's address when its first session opens.
@@ -67,29 +61,21 @@ def run_pool(
     Raises:
         TaskMeshError: the hub refuses it, no slot could be started, or address, name or keys are unusable.
     """
-    check_all_names(config, name)
     loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-    machine = PoolMachine(pool_settings(config, slots=slots, name=name, wired=True), time.monotonic())
+    machine = PoolMachine(pool_settings(config, name, wired=True), time.monotonic())
     with (
         Context() as context,
         StopRequest(loop).listening() as stop,
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
         contextlib.ExitStack() as closing,
     ):
-        events: deque[object] = deque()
-        sockets = dialled_hub(context, loop, address, machine.config.pool, config, events)
+        raise_file_limit()
+        sockets = PoolSockets(context, loop, config, machine.config.pool)
         closing.callback(sockets.close)
-        pool = pool_with_slots(
-            loop,
-            machine,
-            sockets,
-            lambda: address,
-            SlotStarts(machine, patience, partial(news, "slot.failed")),
-            config,
-            events=events,
-            modules=modules,
-            record=record,
-        )
+        fork_server = ForkServerSupervisor(SlotSettings.of(config.pool, machine.config.pool, modules))
+        starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
+        host = slots_in(loop, machine, fork_server, starts, sockets.events)
+        pool = PoolShell(machine, sockets, host, record)
         closing.callback(_end_slots, pool)
         loop.parts = [pool]
         if reception is not None:
@@ -113,21 +99,6 @@ def _has_drained(pool: PoolShell) -> bool:
     return pool.left is not None
 
 
-def dialled_hub(
-    context: Context, loop: Loop, address: str, pool: str, config: Config, events: deque[object]
-) -> PoolSockets:
-    """Return a pool's sockets to its hub.
-
-    Raises:
-        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
-        ConfigError: the address cannot be used, or keys are missing.
-    """
-    credentials = worker_credentials(config, address)
-    raise_file_limit()
-    most = config.pool.max_payload
-    return PoolSockets(context, loop, address, pool, events, max_payload=most, credentials=credentials)
-
-
 def _drain(pool: PoolShell, grace: float) -> None:
     pool.events.append(DrainRequested(grace))
     pool.turn(time.monotonic())
@@ -142,15 +113,3 @@ def _turn_until_left(
         monitor.check(time.monotonic())
         if stop.asked and pool.machine.state != "draining":
             pool.events.append(DrainRequested(grace))
-
-
-def worker_credentials(config: Config, address: str) -> Credentials | None:
-    """Return the credentials that a pool shows the hub at this address; None where no keys are in use.
-
-    Raises:
-        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
-        ConfigError: the address cannot be used, or keys are missing.
-    """
-    credentials = credentials_of(config.mesh.keys, WORKER)
-    check_dialled(address, keys=credentials is not None)
-    return credentials

@@ -18,31 +18,27 @@ LONGEST_NAME = 200
 """Bytes of a pool's name."""
 
 
-def pool_settings(
-    config: Config,
-    *,
-    slots: int,
-    name: str = "",
-    wired: bool = False,
-) -> PoolSettings:
+def pool_settings(config: Config, name: str = "", *, wired: bool = False) -> PoolSettings:
     """Return the pool machine's settings, with a new instance number.
 
     Args:
         config: the user's settings.
-        slots: number of tasks that run at once.
         name: the pool's name; by default one of host, process and instance.
         wired: True if its hub is another process.
 
     Raises:
-        ConfigError: its slots cannot run as another user.
+        ConfigError: its name, or one of a queue or tag, cannot be used, or its slots cannot run as another
+            user.
     """
+    check_name(name)
+    check_names((*config.pool.queues, *config.pool.tags))
     check_slot_user(config.pool.slot_user, wired=wired)
     host = socket.gethostname()
     instance = secrets.randbits(63)
     return PoolSettings(
         pool=name or f"{host}-{os.getpid()}-{instance & 0xFFFF:04x}",
         instance=instance,
-        slots=slots,
+        slots=config.pool.slots,
         queues=config.pool.queues,
         tags=config.pool.tags,
         python=PYTHON,
@@ -54,16 +50,6 @@ def pool_settings(
         grace=config.pool.grace,
         cloudpickle=cloudpickle_version() if wired else "",
     )
-
-
-def check_all_names(config: Config, name: str) -> None:
-    """Refuse names of a pool, its queues and tags that cannot be used.
-
-    Raises:
-        ConfigError: one of them cannot be used.
-    """
-    check_name(name)
-    check_names((*config.pool.queues, *config.pool.tags))
 
 
 def check_slot_user(name: str, *, wired: bool = True) -> None:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from taskmesh.core import actions as act
-from taskmesh.core.events import FromPool
 from taskmesh.errors import TaskMeshError
 from taskmesh.link.shell import Shell
 from taskmesh.messages import mesh_messages as m
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.slots.messages import PermitReply
 from taskmesh.pool.slots.supervisor import SlotSupervisor
-from taskmesh.security.payload_signing import PayloadSigner
+
+
+class Gateway(NamedTuple):
+    """A hub's gateway, as tasks that submit tasks reach it: its address, a folder of keys, the key's role."""
+
+    address: str
+    keys: str
+    role: str
 
 
 class HubLink(Protocol):
-    """A pool's link to its hub."""
+    """A pool's link to its hub.
+
+    Attributes:
+        events: what comes from the hub, for the pool's machine.
+    """
+
+    events: deque[object]
 
     def send(self, message: m.PoolMessage) -> None: ...
 
@@ -34,33 +46,9 @@ class HubLink(Protocol):
         """Close the lane's PULL."""
         ...
 
-
-class LocalHubLink:
-    """A pool's link to a hub in the same loop: its messages are the hub's events.
-
-    Args:
-        hub: the hub's events.
-        signer: signs results, where keys are in use.
-    """
-
-    def __init__(self, hub: deque[object], signer: PayloadSigner | None = None) -> None:
-        self._hub = hub
-        self._signer = signer
-
-    def send(self, message: m.PoolMessage) -> None:
-        """Pass a message on, results signed."""
-        if self._signer is not None and isinstance(message, m.Results):
-            message = self._signer.results(message)
-        self._hub.append(FromPool(message))
-
-    def beat(self, message: m.Beat) -> None:
-        self._hub.append(FromPool(message))
-
-    def dial(self, endpoint: str, max_payload: int = 0) -> None:
-        """Do nothing: the lane is a queue."""
-
-    def hang_up(self) -> None:
-        """Do nothing: the lane is a queue."""
+    def gateway(self) -> Gateway:
+        """Return the way for tasks that submit tasks; raises OSError or TaskMeshError if there is none."""
+        ...
 
 
 class PoolShell(Shell[PoolMachine]):
@@ -70,10 +58,6 @@ class PoolShell(Shell[PoolMachine]):
         machine: the pool's machine.
         link: to the hub.
         host: starts and ends the slots.
-        gateway: returns the hub's address, for tasks that submit tasks; raises OSError or TaskMeshError.
-        keys: the directory of keys, for these tasks.
-        role: whose key they show.
-        events: events for the machine, to which slots and link append.
         record: logs events.
 
     Attributes:
@@ -86,11 +70,6 @@ class PoolShell(Shell[PoolMachine]):
         machine: PoolMachine,
         link: HubLink,
         host: SlotSupervisor,
-        gateway: Callable[[], str],
-        *,
-        keys: str,
-        role: str,
-        events: deque[object],
         record: Callable[[str, dict[str, object]], None],
     ) -> None:
         perform: dict[type, Callable[[Any], object]] = {
@@ -109,17 +88,17 @@ class PoolShell(Shell[PoolMachine]):
             act.Leave: self._leave,
             act.LogEvent: lambda action: record(action.kind, action.fields),
         }
-        super().__init__(machine, perform, events)
+        super().__init__(machine, perform, link.events)
         self.host = host
         self.left: str | None = None
-        self._gateway = gateway
-        self._keys, self._role = keys, role
+        self._gateway = link.gateway
 
     def _answer(self, action: act.AnswerSlot) -> None:
         place = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
         slot = f"{place}@{action.client:016x}"
         try:
-            reply = PermitReply(action.granted, self._gateway(), self._keys, slot=slot, role=self._role)
+            way = self._gateway()
+            reply = PermitReply(action.granted, way.address, way.keys, slot=slot, role=way.role)
         except (OSError, TaskMeshError) as error:
             reply = PermitReply(action.granted, "", trouble=str(error))
         self.host.reply(action.slot, reply)

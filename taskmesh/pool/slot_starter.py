@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 
-from taskmesh.config import Config
 from taskmesh.core.events import SlotExited, SlotReady
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.memory_limit import PoolMemoryLimit
-from taskmesh.pool.shell import HubLink, PoolShell
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor
 from taskmesh.pool.slots.spin_wait import SpinWait
 from taskmesh.pool.slots.supervisor import SlotEvent, SlotSupervisor
 from taskmesh.pool.startup import SlotStarts
-from taskmesh.security.keys import WORKER
 from taskmesh.system.cgroups import LimitedMemory
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -66,41 +62,25 @@ class SlotWait:
             self._asleep_since = 0.0
 
 
-def pool_with_slots(
+def slots_in(
     loop: Loop,
     machine: PoolMachine,
-    link: HubLink,
-    gateway: Callable[[], str],
+    fork_server: ForkServerSupervisor,
     starts: SlotStarts,
-    config: Config | None = None,
-    *,
     events: deque[object],
-    modules: tuple[str, ...] = (),
-    record: Callable[[str, dict[str, object]], None] = lambda kind, fields: None,
-    fork_server: ForkServerSupervisor | None = None,
-    urgent: tuple[int, ...] = (),
-    role: str = WORKER,
-) -> PoolShell:
-    """Make a pool's shell and its slots; return the shell, which is to become a part of the loop.
+) -> SlotSupervisor:
+    """Return a pool's slots, which have become a part of the loop.
 
     Args:
         loop: the loop.
         machine: the pool's machine.
-        link: to its hub.
-        gateway: returns the hub's address, for tasks that submit tasks.
-        starts: watches the slots' starts.
-        config: the keys that these tasks show, and the modules whose functions alone may be run.
-        events: the shell's, to which the link appends.
-        modules: modules that slots import when they start.
-        record: logs events.
-        fork_server: one that has been started earlier.
-        urgent: descriptors that are looked at, too, while a slot's answer is polled for.
-        role: the role whose key these tasks show.
+        fork_server: forks them.
+        starts: watches their starts.
+        events: the machine's.
 
     Raises:
         TaskMeshError: there are no descriptors to begin with.
     """
-    settings = config or Config()
 
     def take(event: SlotEvent) -> None:
         events.append(event)
@@ -110,22 +90,12 @@ def pool_with_slots(
             starts.failed(event)
 
     with provided("slots cannot be started here"):
-        host = SlotSupervisor(
-            on_event=take,
-            watch=loop.watch,
-            unwatch=loop.unwatch,
-            name=machine.config.pool,
-            preload=(*modules, *settings.pool.only_registered),
-            only=settings.pool.only_registered,
-            user=settings.pool.slot_user,
-            fork_server=fork_server,
-        )
-    loop.busy_wait = SlotWait(machine, host.fileno(), *urgent)
+        host = SlotSupervisor(fork_server, loop, take)
+    loop.busy_wait = SlotWait(machine, host.fileno())
     loop.timers.append(host)
     if limited := LimitedMemory():
         loop.timers.append(PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory))
-    keys = settings.mesh.keys
-    return PoolShell(machine, link, host, gateway, keys=keys, role=role, events=events, record=record)
+    return host
 
 
 def running_slots(machine: PoolMachine) -> dict[int, int]:

@@ -13,17 +13,19 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from taskmesh.config import Config
 from taskmesh.core.events import FromHub, HubLaneLost
 from taskmesh.errors import RemoteProtocolError, TooLarge
 from taskmesh.link import socket_profiles as profiles
 from taskmesh.link.dialer import Dialer
-from taskmesh.link.endpoints import Endpoints, Target
+from taskmesh.link.endpoints import Endpoints, Target, check_dialled
 from taskmesh.link.socket_profiles import ALL, BATCH, topic
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.fragments import Assembler, Cutter
 from taskmesh.messages.frames import encode, to_pool
 from taskmesh.messages.runs import TOKEN, DoneRun, Failed
-from taskmesh.security.keys import Credentials
+from taskmesh.pool.shell import Gateway
+from taskmesh.security.keys import WORKER, credentials_of
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.serialize.payload import check_size
 from taskmesh.shm.files import Buffer
@@ -91,38 +93,31 @@ class PoolSockets:
     Args:
         context: makes the sockets.
         loop: watches them.
-        address: the hub's gateway.
+        config: the hub's address, the keys, and the largest result that may travel.
         pool: the pool's name.
-        events: the pool shell's.
-        max_payload: bytes of a result that may travel.
-        credentials: a worker's, where keys are in use.
 
     Attributes:
         address: the hub's gateway.
+        events: what comes from the hub, for the pool's machine.
         refused: number of messages that could not be decoded.
 
     Raises:
+        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+        ConfigError: the address cannot be used, or keys are missing.
         SocketError: no sockets can be made at the start.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        loop: Loop,
-        address: str,
-        pool: str,
-        events: deque[object],
-        *,
-        max_payload: int,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self.address = address
+    def __init__(self, context: Context, loop: Loop, config: Config, pool: str) -> None:
+        self.address = address = config.mesh.address
+        self.events: deque[object] = deque()
         self.refused = 0
+        self._keys = config.mesh.keys
+        credentials = credentials_of(self._keys, WORKER)
+        check_dialled(address, keys=credentials is not None)
         self._context = context
         self._loop = loop
         self._pool = pool
-        self._events = events
-        self._max_payload = self._limit = max_payload
+        self._max_payload = self._limit = config.pool.max_payload
         self._credentials = credentials
         self._signer = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
@@ -163,7 +158,7 @@ class PoolSockets:
             sockets.close(linger_ms)
 
     def on_lost(self) -> None:
-        self._events.append(HubLaneLost())
+        self.events.append(HubLaneLost())
 
     def on_cut(self) -> None:
         """Do nothing: beats show if the session goes on."""
@@ -205,7 +200,7 @@ class PoolSockets:
         self._dialer.hello()
         if self._dialer.rejection:
             reason = f"at {self.address}: {self._dialer.rejection}"
-            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
+            self.events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
         if self._credentials is None:
             return hello
         if self._lane_pair is None or self._lane_pair[0] != hello.number:
@@ -220,7 +215,7 @@ class PoolSockets:
             self._connect_lane(endpoint)
         except SocketError:
             self.hang_up()
-            self._events.append(HubLaneLost())
+            self.events.append(HubLaneLost())
 
     def _connect_lane(self, endpoint: str) -> None:
         pair = self._lane_pair[1] if self._lane_pair is not None else None
@@ -237,6 +232,9 @@ class PoolSockets:
             self._lane.close(linger_ms=0)
             self._lane = None
 
+    def gateway(self) -> Gateway:
+        return Gateway(self.address, self._keys, WORKER)
+
     # --- incoming -------------------------------------------------------------------------------------------
 
     def _from_lane(self) -> None:
@@ -252,7 +250,7 @@ class PoolSockets:
         """End a session whose results may have been lost: the next one begins with an inventory."""
         events = self._sockets.monitor.recv_many() if self._sockets is not None else ()
         if any(event.kind is EventKind.DISCONNECTED for event in events):
-            self._events.append(HubLaneLost())
+            self.events.append(HubLaneLost())
 
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
@@ -270,7 +268,7 @@ class PoolSockets:
                 self._beats_unanswered = True
             elif isinstance(message, m.BeatReply) and message.session:
                 self._beats_unanswered = False
-            self._events.append(FromHub(message))
+            self.events.append(FromHub(message))
 
     def close(self) -> None:
         """Close every socket; the last messages have a second to leave."""

@@ -20,7 +20,7 @@ class Anything:
 
 def test_every_action_of_a_hub_is_performed():
     anything = Anything()
-    shell = HubShell(HubMachine(HubSettings(epoch=1), 0.0), anything, anything, journal=anything)
+    shell = HubShell(HubMachine(HubSettings(epoch=1), 0.0), anything, journal=anything)
 
     assert shell._perform.keys() == set(get_args(HubAction))
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from zmq import POLLOUT
 
 from taskmesh.core.events import FromPool, LaneLost, LinksLost
+from taskmesh.hub.embedded_hub import LocalLinks
 from taskmesh.hub.machine.submission import RETRY_BUSY
-from taskmesh.hub.sockets import SWEEP, HubSockets
+from taskmesh.hub.sockets import SWEEP, HubAccess, HubSockets
 from taskmesh.link.endpoints import Endpoints
 from taskmesh.link.socket_profiles import topic
 from taskmesh.messages import mesh_messages as m
@@ -20,18 +21,19 @@ from tests.harness.waiting import wait_until
 
 
 def bound(
-    context: Context, events: deque[object], folder: Path, assembler: Assembler | None = None
-) -> HubSockets:
-    """A hub's sockets, bound in a folder."""
-    hub = HubSockets(context, Loop(), events, lambda kind, fields: None, assembler=assembler)
+    context: Context, folder: Path, assembler: Assembler | None = None
+) -> tuple[HubSockets, deque[object]]:
+    """A hub's sockets, bound in a folder, and what has come by them."""
+    loop = Loop()
+    links = LocalLinks(loop)
+    hub = HubSockets(context, loop, links, HubAccess(assembler=assembler or Assembler()))
     hub.bind(Endpoints.of(f"ipc://{folder}/hub"))
-    return hub
+    return hub, links.events
 
 
 def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):
-    events: deque[object] = deque()
     with Context() as context, Dealer(context) as client:
-        hub = bound(context, events, tmp_path)
+        hub, events = bound(context, tmp_path)
         client.connect(hub.endpoints.gateway)
         for refused in (m.ClientRefused(), m.ClientRefused("the hub is full")):
             events.clear()
@@ -47,9 +49,8 @@ def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):
 
 def test_a_pool_without_keys_begins_anew_where_there_was_no_room_for_its_report(tmp_path):
     """Nothing else tells who sends to a PULL; unheard, it would wait as long as so much may be under way."""
-    events: deque[object] = deque()
     with Context() as context, Push(context) as first, Push(context) as second:
-        hub = bound(context, events, tmp_path, Assembler(3 * FRAGMENT, 0, 1 << 30))
+        hub, events = bound(context, tmp_path, Assembler(3 * FRAGMENT, 0, 1 << 30))
         ended: list[list[bytes]] = []
         for session, pool in ((5, first), (6, second)):
             pool.connect(hub.endpoints.collector)
@@ -71,9 +72,8 @@ def test_a_pool_without_keys_begins_anew_where_there_was_no_room_for_its_report(
 
 
 def test_a_client_without_room_for_its_message_is_told_so(tmp_path):
-    events: deque[object] = deque()
     with Context() as context, Dealer(context) as first, Dealer(context) as second:
-        hub = bound(context, events, tmp_path, Assembler(3 * FRAGMENT, 0, 1 << 30))
+        hub = bound(context, tmp_path, Assembler(3 * FRAGMENT, 0, 1 << 30))[0]
         submit = m.Submit(1, [], [Run(7, 0, [1], [bytes(4 * FRAGMENT)])])
         for sender, client in enumerate((first, second)):
             client.connect(hub.endpoints.gateway)
@@ -86,9 +86,8 @@ def test_a_client_without_room_for_its_message_is_told_so(tmp_path):
 
 
 def test_a_pool_that_died_is_known_to_have_no_links_though_another_has_taken_its_name(tmp_path):
-    events: deque[object] = deque()
     with Context() as context, Sub(context) as holder, Sub(context) as newcomer, Pull(context) as lane:
-        hub = bound(context, events, tmp_path)
+        hub, events = bound(context, tmp_path)
         lane.connect(hub.open_lane(1, "p", b""))
         hub._lanes[1].linked = wait_until(lambda: hub._lanes[1].socket.raw.poll(0, POLLOUT)) > 0
 

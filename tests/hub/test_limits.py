@@ -11,12 +11,15 @@ from taskmesh.config import load
 from taskmesh.errors import ConfigError, HubUnreachable, TooLarge
 from taskmesh.hosting.local_pool import LocalPool
 from taskmesh.hub import file_limit as file_limit_module
+from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks
 from taskmesh.hub.file_limit import FileBudget, file_budget
 from taskmesh.hub.listening_hub import affordable
+from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.link import socket_profiles as profiles
 from taskmesh.link.endpoints import Endpoints
 from taskmesh.pool.program import run_pool
 from taskmesh.sockets import Context, Dealer
+from taskmesh.system.loop import Loop
 from tests.conformance.wire import WirePeer
 from tests.harness.cluster import Cluster
 from tests.harness.programs import Programs, rows
@@ -35,12 +38,12 @@ def unused(*_: object) -> None:
 @pytest.mark.parametrize("wrong", ["a\nb", "\x1b[0m", "\ud800", "q" * 1025])
 @pytest.mark.parametrize("what", ["queues", "tags"])
 def test_names_of_queues_and_tags_that_would_not_print_are_refused(what: str, wrong: str):
-    config = load({"pool": {what: [wrong]}}, environ={})
+    config, loop = load({"pool": {what: [wrong]}}, environ={}), Loop()
 
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
-        run_pool(config, ["tcp://127.0.0.1:1"], slots=1, ready=unused, news=unused)
+        run_pool(config, ready=unused, news=unused)
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
-        LocalPool(config, slots=1)
+        LocalPool(config, loop, EmbeddedHub(loop, LocalLinks(loop), HubSettings(epoch=1), None))
 
 
 @pytest.mark.parametrize(

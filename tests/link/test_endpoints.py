@@ -3,14 +3,14 @@
 import contextlib
 import socket
 import tempfile
-from collections import deque
 
 import pytest
 
 from taskmesh.config import Config, MeshConfig
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.hub.embedded_hub import LocalLinks
 from taskmesh.hub.lanes import bind_path
-from taskmesh.hub.listening_hub import listen, new_loop
+from taskmesh.hub.listening_hub import listen
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.link.endpoints import (
     Endpoints,
@@ -21,8 +21,9 @@ from taskmesh.link.endpoints import (
     tcp_parts,
 )
 from taskmesh.mesh import Mesh
-from taskmesh.pool.program import worker_credentials
+from taskmesh.pool.sockets import PoolSockets
 from taskmesh.sockets import Context, EndpointError, Pull, Push
+from taskmesh.system.loop import Loop
 from tests.harness import obstacles
 
 
@@ -123,8 +124,8 @@ def test_who_dials_checks_the_address_first():
 
     with pytest.raises(ConfigError, match="cannot be dialled"):
         Mesh(config=config).status()
-    with pytest.raises(ConfigError, match="cannot be dialled"):
-        worker_credentials(config, config.mesh.address)
+    with Context() as context, pytest.raises(ConfigError, match="cannot be dialled"):
+        PoolSockets(context, Loop(), config, "pool")
 
 
 def test_who_finds_a_port_taken_is_told_how_to_get_any():
@@ -217,17 +218,9 @@ def test_a_path_below_a_file_is_refused(tmp_path):
 def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffix):
     file = tmp_path / f"hub{suffix}"
     file.write_text("precious")
-    loop = new_loop()
+    loop = Loop()
     with Context() as context, pytest.raises(EndpointError, match="is a file and no socket"):
-        listen(
-            context,
-            loop,
-            deque(),
-            lambda kind, fields: None,
-            config=Config(),
-            settings=HubSettings(epoch=1),
-            bind=f"ipc://{tmp_path}/hub",
-        )
+        listen(context, loop, LocalLinks(loop), Config(), HubSettings(epoch=1), f"ipc://{tmp_path}/hub")
 
     assert file.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [file]

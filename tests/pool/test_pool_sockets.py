@@ -7,6 +7,7 @@ import zmq
 
 from taskmesh.client.port import sockets as client_sockets
 from taskmesh.client.port.sockets import GatewayLink
+from taskmesh.config import Config, MeshConfig, PoolConfig
 from taskmesh.core.events import HubLaneLost
 from taskmesh.link.endpoints import Endpoints
 from taskmesh.messages import mesh_messages as m
@@ -20,28 +21,31 @@ from tests.harness.pyzmq_collector import pyzmq_collector  # noqa: F401  a fixtu
 from tests.harness.waiting import wait_until
 
 
+def dialling(address: str, max_payload: int = 1) -> Config:
+    """Settings of a pool that dials this hub."""
+    return Config(mesh=MeshConfig(address=address), pool=PoolConfig(max_payload=max_payload))
+
+
 def test_a_lane_for_which_no_socket_is_to_be_had_is_lost_and_asked_for_again(tmp_path, monkeypatch):
-    events = deque()
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        links = PoolSockets(context, loop, f"ipc://{tmp_path}/hub", "pool", events, max_payload=1)
+        links = PoolSockets(context, loop, dialling(f"ipc://{tmp_path}/hub"), "pool")
 
         with monkeypatch.context() as shortage:
             shortage.setattr(pool_sockets, "Pull", refuse)
             links.dial(f"ipc://{tmp_path}/lane")
 
-        assert [type(event) for event in events] == [HubLaneLost]
+        assert [type(event) for event in links.events] == [HubLaneLost]
         links.dial(f"ipc://{tmp_path}/lane")
-        assert len(events) == 1
+        assert len(links.events) == 1
         links.close()
 
 
 def test_a_result_is_held_against_the_limit_of_the_hub_that_has_opened_the_session(tmp_path):
     """Seed 530974: a welcome of the hub before came late, and what the new one does not take cut the link."""
-    events = deque()
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        links = PoolSockets(context, loop, f"ipc://{tmp_path}/hub", "pool", events, max_payload=100)
+        links = PoolSockets(context, loop, dialling(f"ipc://{tmp_path}/hub", 100), "pool")
         taken = []
         for limit in (0, 10, 1000, 0):
             links.dial(f"ipc://{tmp_path}/lane", limit)
@@ -69,11 +73,10 @@ def refuse(*_):
 def test_links_for_which_no_socket_is_to_be_had_are_asked_for_with_the_next_hello(
     tmp_path, monkeypatch, missing, cause
 ):
-    events = deque()
     address = f"ipc://{tmp_path}/hub"
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        links = PoolSockets(context, loop, address, "pool", events, max_payload=1)
+        links = PoolSockets(context, loop, dialling(address), "pool")
 
         with monkeypatch.context() as shortage:
             shortage.setattr(pool_sockets, missing, refuse)
@@ -105,7 +108,7 @@ def test_links_that_cannot_be_had_at_the_start_leave_no_socket_behind(tmp_path, 
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
         monkeypatch.setattr(pool_sockets, "Sub", refuse)
         with pytest.raises(SocketError):
-            PoolSockets(context, loop, f"ipc://{tmp_path}/hub", "pool", deque(), max_payload=1)
+            PoolSockets(context, loop, dialling(f"ipc://{tmp_path}/hub"), "pool")
 
 
 def test_a_client_s_link_for_which_no_socket_is_to_be_had_is_asked_for_with_the_next_hello(

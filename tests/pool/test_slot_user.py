@@ -69,7 +69,7 @@ def test_a_user_whom_nobody_knows_is_refused(monkeypatch):
 
 def test_slots_beside_their_hub_are_its_own_user_s():
     with pytest.raises(ConfigError, match="is for `taskmesh worker`"):
-        pool_settings(load({"pool": {"slot_user": OTHER}}, environ={}), slots=1)
+        pool_settings(load({"pool": {"slot_user": OTHER}}, environ={}))
     with (
         pytest.raises(ConfigError, match="is for `taskmesh worker`"),
         Mesh(workers=1, slot_user=OTHER) as mesh,

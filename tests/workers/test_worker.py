@@ -22,8 +22,8 @@ def read(monkeypatch):
     """Reads a line of `taskmesh worker`; returns the arguments of `run_pool`."""
     run = {}
 
-    def run_pool(config, address, **given):
-        run.update(given, config=config, address=address)
+    def run_pool(config, **given):
+        run.update(given, config=config)
         return True
 
     def read(*line):
@@ -51,8 +51,8 @@ def test_an_option_takes_several_modules_up_to_the_next_option(read):
 
 
 def test_the_hub_is_the_one_that_is_named_or_the_default(read):
-    assert read("--address", "ipc://a")["address"] == "ipc://a"
-    assert read()["address"] == DEFAULT_ADDRESS
+    assert read("--address", "ipc://a")["config"].mesh.address == "ipc://a"
+    assert read()["config"].mesh.address == DEFAULT_ADDRESS
 
 
 def test_the_command_line_wins_over_environment_and_file(folder, monkeypatch, read):

@@ -27,7 +27,6 @@ from taskmesh.core.events import Requested, SinkAcked, SinkClosed, SinkOpened
 from taskmesh.errors import (
     ConfigError,
     ForkedMeshError,
-    HubUnreachable,
     LocalProtocolError,
     MeshClosed,
     TaskMeshError,
@@ -35,7 +34,7 @@ from taskmesh.errors import (
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.schedules import Declaration
 from taskmesh.system.clock import monotonic
-from taskmesh.system.loop import MAX_WAIT
+from taskmesh.system.loop import MAX_WAIT, Loop
 from taskmesh.system.wakeup import Wakeup
 
 LAZY_WAIT = 0.02
@@ -188,13 +187,12 @@ class SubmitPort:
 
     # --- the thread -----------------------------------------------------------------------------------------
 
-    def _wait_for_own_hub(self, timeout: float) -> None:
-        """Wait until the hub in the thread has opened the session; raise what has ended the thread."""
-        if not self._shell.opened.wait(timeout):
-            self.close(cancel=True, timeout=timeout)
-            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
-        if self._failure is not None:
-            raise self._failure
+    def _new_loop(self, wake_up: Wakeup) -> Loop:
+        """Return the thread's loop, which `wake` wakes up."""
+        self._wake_up = wake_up
+        loop = Loop(idle=self._about_to_block, awake=self._blocked)
+        loop.watch(wake_up.fd, wake_up.clear)
+        return loop
 
     def _start_thread(self, name: str, work: Callable[[], None]) -> None:
         """Run `work` in the thread: it turns its loop until `_closing` is set, and cleans up."""

@@ -43,9 +43,7 @@ class RemotePort(SubmitPort):
     """
 
     def __init__(self, open_tasks: OpenTasks, config: Config, role: str = CLIENT, slot: str = "") -> None:
-        super().__init__(
-            open_tasks, client_settings(config, wired=True, slot=slot, operator=role == OPERATOR)
-        )
+        super().__init__(open_tasks, client_settings(config, slot=slot, operator=role == OPERATOR))
         keys = config.mesh.keys
         self._credentials = None if role == HUB else credentials_of(keys, role)
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
@@ -67,8 +65,9 @@ class RemotePort(SubmitPort):
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         check_dialled(self._address, keys=self._credentials is not None)
         with provided():
-            wake_up = self._wake_up = Wakeup()
-            self._start_thread("taskmesh-client", lambda: self._work(wake_up))
+            loop = self._new_loop(Wakeup())
+            loop.use(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
+            self._start_thread("taskmesh-client", lambda: self._work(loop))
         unwelcome = self._wait_for_hub(timeout)
         if self._failure is not None:
             self.close(cancel=True, timeout=1.0)
@@ -126,17 +125,10 @@ class RemotePort(SubmitPort):
         if self._link is not None:
             self._link.reconnect()
 
-    def _work(self, wake_up: Wakeup) -> None:
+    def _work(self, loop: Loop) -> None:
         shell = self._shell
         with Context() as context:
             try:
-                loop = Loop(
-                    zmq.Poller(),
-                    readable=zmq.POLLIN,
-                    writable=zmq.POLLOUT,
-                    idle=self._about_to_block,
-                    awake=self._blocked,
-                )
                 self._link = GatewayLink(
                     context,
                     loop,
@@ -146,7 +138,6 @@ class RemotePort(SubmitPort):
                     signer=self._signer(),
                 )
                 loop.parts = [shell]
-                loop.watch(wake_up.fd, wake_up.clear)
                 self._watch_more(loop)
                 watchdog: HubWatchdog | None = None
                 while not self._closing.is_set():

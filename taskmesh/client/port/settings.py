@@ -13,7 +13,7 @@ from taskmesh.system.process import PYTHON, cloudpickle_version
 
 
 def client_settings(
-    config: Config, *, wired: bool = False, slot: str = "", operator: bool = False
+    config: Config, *, wired: bool = True, slot: str = "", operator: bool = False
 ) -> ClientSettings:
     """Return a client session's settings, with a new random id.
 
@@ -27,7 +27,7 @@ def client_settings(
         client=secrets.randbits(63) | 1, name=f"{socket.gethostname()}:{os.getpid()}", python=PYTHON
     )
     if not wired:
-        return replace(settings, credit=0)  # messages pass by reference
+        return settings
     return replace(
         settings,
         slot=slot,

@@ -255,7 +255,7 @@ class ClientShell(Shell[ClientMachine]):
             act.Renew: self._renew,
             act.Reconnect: reconnect,
         }
-        super().__init__(ClientMachine(config, self.table, now), perform)
+        super().__init__(ClientMachine(config, self.table, now), perform, deque())
         self.requests = Requests()
         self.opened = threading.Event()
         self.intakes: dict[str, SinkIntake] = {}

@@ -8,10 +8,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
+from taskmesh.config import PoolConfig
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import Inbound, Outbound, pack
 from taskmesh.system.clock import monotonic
@@ -32,6 +34,31 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Report]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """Settings with which a pool's slots are started.
+
+    Attributes:
+        name: the pool's, for people.
+        preload: modules that every slot imports before it is ready.
+        only: modules whose functions alone slots may run; empty for any.
+        user: the name of the user as whom slots run; empty for this process's.
+        sys_path: where slots find modules.
+    """
+
+    name: str
+    preload: Sequence[str] = ()
+    only: Sequence[str] = ()
+    user: str = ""
+    sys_path: Sequence[str] = field(default_factory=lambda: list(sys.path))
+
+    @classmethod
+    def of(cls, config: PoolConfig, name: str, modules: Sequence[str] = ()) -> SlotSettings:
+        """Return the settings of a pool whose slots import these modules before they are ready."""
+        only = config.only_registered
+        return cls(name, (*modules, *only), only, config.slot_user)
+
+
 class ForkServerClient:
     """One fork server process, from its start to its end.
 
@@ -43,35 +70,22 @@ class ForkServerClient:
         outbound: the orders to it.
         up: it has reported that it works.
 
-    Args:
-        sys_path: where slots find modules.
-        name: the pool's, for people.
-        preload: modules that every slot imports before it is ready.
-        only: modules whose functions alone slots may run; empty for any.
-        user: the name of the user as whom slots run; empty for this process's.
-
     Raises:
         OSError: no process or no descriptor can be had.
     """
 
-    def __init__(
-        self,
-        sys_path: Sequence[str],
-        name: str,
-        preload: Sequence[str] = (),
-        only: Sequence[str] = (),
-        user: str = "",
-    ) -> None:
+    def __init__(self, slots: SlotSettings) -> None:
         self.up = False
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                arguments = (theirs.fileno(), os.getpid(), list(preload), list(only), user)
+                arguments = (theirs.fileno(), os.getpid(), list(slots.preload), list(slots.only), slots.user)
                 code = (
                     "__import__('gc').disable(); "  # until all is loaded
                     f"__import__({_FORK_SERVER!r}, fromlist=['main']).main{arguments!r}"
                 )
-                command, environment = hashing_alike(interpreter_command(code, f"taskmesh:{name}", sys_path))
+                line = interpreter_command(code, f"taskmesh:{slots.name}", slots.sys_path)
+                command, environment = hashing_alike(line)
                 self._process = start_in_session(command, [theirs.fileno()], environment)
         except BaseException:
             self.sock.close()
@@ -112,26 +126,11 @@ class ForkServerSupervisor:
 
     Attributes:
         trouble: why there is no fork server.
-        sys_path: as given.
-
-    Args:
-        sys_path: where slots find modules.
-        name: the pool's, for people.
-        preload: modules that every slot imports before it is ready.
-        only: modules whose functions alone slots may run; empty for any.
-        user: the name of the user as whom slots run; empty for this process's.
+        slots: what it starts slots with.
     """
 
-    def __init__(
-        self,
-        sys_path: Sequence[str],
-        name: str,
-        preload: Sequence[str] = (),
-        only: Sequence[str] = (),
-        user: str = "",
-    ) -> None:
-        self.sys_path = sys_path
-        self._arguments = (sys_path, name, preload, only, user)
+    def __init__(self, slots: SlotSettings) -> None:
+        self.slots = slots
         self._on_report: Callable[[Report, int | None], None] = lambda report, pidfd: None
         self._on_lost: Callable[[str], None] = lambda reason: None
         self._selector: CallbackSelector | None = None
@@ -196,7 +195,7 @@ class ForkServerSupervisor:
 
     def _start(self) -> None:
         try:
-            self._client = ForkServerClient(*self._arguments)
+            self._client = ForkServerClient(self.slots)
         except OSError as error:
             self._failed(f"the fork server could not be started {messages.PROCESS_LIMITS}: {error}")
 

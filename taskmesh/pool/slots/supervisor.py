@@ -7,11 +7,10 @@ import math
 import os
 import select
 import signal
-import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
@@ -41,23 +40,25 @@ NO_PROCESS: Final = 1
 """The status of a slot for which there was no process; its log says why."""
 
 
+class Watching(Protocol):
+    """A loop that watches a supervisor's one descriptor for reading, until `SlotSupervisor.close`."""
+
+    def watch(self, source: int, callback: Callable[[], None], /) -> None: ...
+
+    def unwatch(self, source: int, /) -> None: ...
+
+
 class SlotSupervisor:
     """The slots of one pool, each a process forked by one fork server. It is a timer of its loop, too.
 
     Every method returns at once (but `close`) and is called from the loop's thread. Events are given to
-    `on_event` only while the loop calls the callback that it was given by `watch`, never from inside another
-    method (but `close`).
+    `on_event` only while the loop calls back, never from inside another method (but `close`).
 
     Args:
+        fork_server: forks them.
+        loop: watches them.
         on_event: takes the events, in order for each slot.
-        watch: called once, with a descriptor to watch for reading and what to call when it is readable.
-        unwatch: called by `close` with that descriptor.
-        name: the pool's, for people.
-        preload: modules that every slot imports before it is ready.
-        only: modules whose functions alone they may run; empty for any.
-        user: the name of the user as whom they run; empty for this process's.
         tee: pass what slots print on to this process's stdout and stderr.
-        fork_server: one that has been started earlier, with this path and these modules.
 
     Attributes:
         deadline: the time at which `turn` is to be called.
@@ -65,20 +66,15 @@ class SlotSupervisor:
 
     def __init__(
         self,
-        *,
+        fork_server: ForkServerSupervisor,
+        loop: Watching,
         on_event: Callable[[SlotEvent], None],
-        watch: Callable[[int, Callable[[], None]], None],
-        unwatch: Callable[[int], None],
-        name: str,
-        preload: Sequence[str] = (),
-        only: Sequence[str] = (),
-        user: str = "",
+        *,
         tee: bool = True,
-        fork_server: ForkServerSupervisor | None = None,
     ) -> None:
         self._on_event = on_event
-        self._unwatch = unwatch
-        self._fork_server = fork_server or ForkServerSupervisor(list(sys.path), name, preload, only, user)
+        self._loop = loop
+        self._fork_server = fork_server
         try:
             self._selector = CallbackSelector()
         except OSError:
@@ -97,7 +93,7 @@ class SlotSupervisor:
         self._dispatching = False
         self._closed = False
         self._fork_server.listen(self._selector, self._on_report, self._server_lost)
-        watch(self._selector.fileno(), self._dispatch)
+        loop.watch(self._selector.fileno(), self._dispatch)
         _open.add(self)
         files.keep_spares(files.SPARE_BYTES)
 
@@ -117,7 +113,7 @@ class SlotSupervisor:
         if slot in self._handles:
             raise LocalProtocolError(f"slot {slot} is started already")
         try:
-            handle = SlotHandle(slot, self._next_token, self._fork_server.sys_path)
+            handle = SlotHandle(slot, self._next_token, self._fork_server.slots.sys_path)
         except OSError as error:
             why = f"no descriptors, memory or files for a slot (see `ulimit -n`, `-v`, `-f`): {error}"
             self._post(SlotExited(slot, 0, NO_PROCESS, ready=False, log=why))
@@ -352,7 +348,7 @@ class SlotSupervisor:
         self._fork_server.reap()
         while self._queue:
             self._on_event(self._queue.popleft())
-        self._unwatch(self._selector.fileno())
+        self._loop.unwatch(self._selector.fileno())
         self._console.close(_LAST_WORDS)
         self._selector.close()
         _open.discard(self)

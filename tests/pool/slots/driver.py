@@ -9,6 +9,7 @@ from typing import Any
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.messages.runs import CALL, LaneRun, Spec
 from taskmesh.messages.slot_messages import SlotFailure, SlotTasks
+from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
 from taskmesh.pool.slots.supervisor import SlotEvent, SlotSupervisor
 from taskmesh.serialize import payload
 from taskmesh.serialize.code import dump_function
@@ -24,7 +25,7 @@ class Driver:
         events: in the order in which they came. values: serial -> result, for each slot. failures: likewise.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, settings: SlotSettings | None = None, *, tee: bool = False) -> None:
         self._selector = selectors.DefaultSelector()
         self.events: list[SlotEvent] = []
         self.values: dict[int, dict[int, Any]] = defaultdict(dict)
@@ -35,10 +36,8 @@ class Driver:
         self._known: dict[int, set[int]] = defaultdict(set)
         self._all_specs: dict[int, Spec] = {}
         self.decode = True
-        options = {"name": "test", "tee": False, **options}
-        self.host = SlotSupervisor(
-            on_event=self._on_event, watch=self._watch, unwatch=self._unwatch, **options
-        )
+        fork_server = ForkServerSupervisor(settings or SlotSettings("test"))
+        self.host = SlotSupervisor(fork_server, self, self._on_event, tee=tee)
         self.closed = False
 
     def __enter__(self) -> "Driver":
@@ -56,10 +55,10 @@ class Driver:
 
     # --- the loop ---
 
-    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
-    def _unwatch(self, fd: int) -> None:
+    def unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)
 
     def turn(self, timeout: float = 0.05) -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from taskmesh.core.events import SlotExited, SlotReady
-from taskmesh.pool.slots.fork_server_client import ForkServerClient, ForkServerSupervisor
+from taskmesh.pool.slots.fork_server_client import ForkServerClient, SlotSettings
 from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 from tests.pool.slots import tasks
@@ -213,7 +213,7 @@ def test_death_of_the_fork_server_ends_its_slots_and_a_new_one_takes_over(driver
 
 
 def test_fork_server_that_cannot_start_is_reported_and_not_tried_in_a_spin(processes, capfd):
-    with Driver(fork_server=ForkServerSupervisor(["/nowhere"], "test")) as driver:
+    with Driver(SlotSettings("test", sys_path=["/nowhere"])) as driver:
         driver.host.start(0)
         exited = driver.exit_of(0)
         assert not exited.ready
@@ -294,7 +294,7 @@ def test_nothing_outlives_a_supervisor_that_dies_with_news_unread(processes, tmp
 
 
 def test_fork_server_ends_as_always_when_its_socket_is_closed_with_news_unread(processes, capfd):
-    link = ForkServerClient(sys.path, "test")
+    link = ForkServerClient(SlotSettings("test"))
     wait_until(lambda: select.select([link.sock], [], [], 0)[0], 10, "it has said that it is up")
 
     link.sock.close()  # the end of a supervisor's process, as far as the fork server can see it at first

@@ -17,6 +17,7 @@ from taskmesh.messages.runs import CHUNK
 from taskmesh.messages.slot_messages import SlotTasks
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import pack
+from taskmesh.pool.slots.fork_server_client import SlotSettings
 from taskmesh.pool.slots.slot_handle import SlotHandle
 from taskmesh.serialize import payload
 from tests.harness import nasty
@@ -370,7 +371,7 @@ def test_tasks_for_a_slot_whose_exit_was_delivered_and_is_not_handled_yet_are_un
 
 
 def test_modules_are_loaded_before_the_slot_is_ready(processes):
-    with Driver(preload=["colorsys"]) as driver:
+    with Driver(SlotSettings("test", preload=["colorsys"])) as driver:
         driver.start(0)
 
         assert "colorsys" in driver.result(0, driver.call(0, tasks.modules)[0])
@@ -378,7 +379,7 @@ def test_modules_are_loaded_before_the_slot_is_ready(processes):
 
 @pytest.mark.usefixtures("processes")
 def test_an_idle_slot_keeps_no_files():
-    with Driver(preload=["tests.pool.slots.soon_idle"]) as driver:
+    with Driver(SlotSettings("test", preload=["tests.pool.slots.soon_idle"])) as driver:
         driver.start(0)
         pid = driver.of(SlotReady)[0].pid
         for _ in range(4):
@@ -390,7 +391,7 @@ def test_an_idle_slot_keeps_no_files():
 
 
 def test_module_that_cannot_be_loaded_is_told(processes):
-    with Driver(preload=["no_such_module"]) as driver:
+    with Driver(SlotSettings("test", preload=["no_such_module"])) as driver:
         driver.host.start(0)
 
         exited = driver.exit_of(0)
