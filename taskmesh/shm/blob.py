@@ -4,23 +4,20 @@ A part that came in several frames stays in these pieces: they are enough to pas
 file, and rebuilding the value copies them into memory of its own.
 
 Why files: a descriptor passes between the processes of one machine at no cost, whatever the size. Why they
-are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
-instead of giving views of a mapping: page faults cost more than the copy (1 MiB: 70 us to copy, 250 us to map
-and scan) if it goes into memory that was used before. A reader that keeps all needs fresh memory (600 us):
-`MappingPolicy`.
+are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader maps large parts: whoever
+gathers results needs fresh memory for copies (1 MiB: 600 us, and 250 to map and scan). Why a slot copies its
+arguments: their file serves the next payload sooner, and the copy's memory the next copy (70 us).
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import weakref
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 from taskmesh.errors import TaskTimeout
-from taskmesh.shm.files import DESCRIPTORS, HEADER, MAP_FROM, Buffer, File, Mapping, fresh_memory
+from taskmesh.shm.files import DESCRIPTORS, HEADER, Buffer, File, count_viewed, fresh_memory
 
 Layout = list[tuple[int, int, int]]
 
@@ -33,8 +30,11 @@ SMALL: Final = 64 << 10
 MEMFD_FROM: Final = 128 << 10
 """Bytes from which a payload made here goes into a memfd at once."""
 
-CROWD_MAP_FROM: Final = 512 << 10
-"""The same where many files wait and what is read is kept."""
+MAP_FROM: Final = 512 << 10
+"""Bytes from which a part is mapped by its reader instead of copied."""
+
+ARGUMENT_MAP_FROM: Final = 16 << 20
+"""The same in a slot."""
 
 FRESH_FROM: Final = 32 << 20
 """Bytes from which malloc gives memory that was used before to nobody."""
@@ -46,51 +46,9 @@ MAX_MAPPED: Final = min(512, max(4, DESCRIPTORS // 16))
 """Mappings at a time, beyond which parts are copied: each keeps two descriptors open."""
 
 _ALIGN = 64
-_MANY = 8
-_COPIES = 64
 _live: set[int] = set()
 _room = [MAX_LIVE]
-
-
-class MappingPolicy:
-    """Tells if the readers of received files keep all that they read, as a gatherer of many results does.
-
-    A mapping costs least then, unless the reader writes into most of it (1 MiB: 1 to 3 ms more). The mapping
-    before the last shows if results are kept: while it lives, they are.
-    """
-
-    __slots__ = ("_copies", "_latest", "_mappings", "unread")
-
-    def __init__(self) -> None:
-        self.unread: set[int] = set()
-        self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
-        self._latest: deque[weakref.ref[Mapping]] = deque(maxlen=2)
-        self._copies = 0
-
-    def is_kept(self) -> bool:
-        """Many wait to be read, and nothing speaks against their being kept; asked once for each of them."""
-        if len(self.unread) < _MANY:
-            self._latest.clear()
-            return False
-        if self._copies:
-            self._copies -= 1
-            return False
-        latest = self._latest
-        if len(latest) == latest.maxlen and latest[0]() is None:
-            latest.clear()
-            self._copies = _COPIES
-            return False
-        return True
-
-    def is_full(self) -> bool:
-        if len(self._mappings) >= MAX_MAPPED:
-            # Counted anew: a time limit that struck in the set's own callback has left what is gone in it.
-            self._mappings = weakref.WeakSet(self._mappings)
-        return len(self._mappings) >= MAX_MAPPED
-
-    def mapped(self, mapping: Mapping) -> None:
-        self._mappings.add(mapping)
-        self._latest.append(weakref.ref(mapping))
+_map_from = [MAP_FROM]
 
 
 class Blob:
@@ -166,7 +124,6 @@ class Blob:
         blob, file = cls(None, layout), File.to_read(fd, _end(layout), relayed=relayed)
         if len(_live) < min(MAX_LIVE, _room[0]):
             blob._hold(file)
-            _crowd.unread.add(fd)
         else:
             blob._parts = [file.read(offset, size) for offset, size, _ in layout]
         return blob
@@ -215,20 +172,19 @@ class Blob:
             return [_own_of(part, flag) for part, (_, _, flag) in zip(pieces, self.layout, strict=True)]
         if file is None:
             return [_own(part, flag) for part, (_, _, flag) in zip(self.parts, self.layout, strict=True)]
-        least = CROWD_MAP_FROM if self._size >= CROWD_MAP_FROM and _crowd.is_kept() else MAP_FROM
-        large = [size >= (MAP_FROM if flag == BYTES else least) for _, size, flag in self.layout]
-        views = self._private_views() if any(large) else None
+        mapped = [flag != BYTES and size >= _map_from[0] for _, size, flag in self.layout]
+        views = self._private_views() if any(mapped) else None
         parts: list[Buffer] = []
         for i, (offset, size, flag) in enumerate(self.layout):
-            if views is None or not large[i]:
-                parts.append((file.read_into if flag == PRIVATE else file.read)(offset, size))
+            if views is not None and mapped[i]:
+                parts.append(views[i])
             else:
-                parts.append(bytes(views[i]) if flag == BYTES else views[i])
+                parts.append((file.read_into if flag == PRIVATE else file.read)(offset, size))
         return parts
 
     def _private_views(self) -> list[Buffer] | None:
         """The parts mapped; None if that cannot be had."""
-        if _crowd.is_full():
+        if count_viewed() >= MAX_MAPPED:
             return None
         try:
             return self._map(mmap.PROT_READ | mmap.PROT_WRITE)
@@ -240,9 +196,7 @@ class Blob:
     def _map(self, prot: int) -> list[Buffer]:
         if self._file is None:
             raise ValueError("this Blob has been closed")
-        mapping = self._file.map(_end(self.layout), prot)
-        _crowd.mapped(mapping)
-        view = memoryview(mapping)
+        view = memoryview(self._file.map(_end(self.layout), prot))
         return [view[offset : offset + size] for offset, size, _ in self.layout]
 
     def to_fd(self) -> int:
@@ -266,7 +220,6 @@ class Blob:
         """Give the file up; parts that somebody looks at stay valid."""
         file, self._file = self._file, None
         if file is not None:
-            _crowd.unread.discard(file.fd)
             _live.discard(file.fd)  # first: the number may be given out again as soon as it is closed
             file.sends = self.sends
 
@@ -283,9 +236,6 @@ class Blob:
         return f"<Blob {self._size} bytes in {len(self.layout)} parts>"
 
 
-_crowd = MappingPolicy()
-
-
 def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
     """Return the offsets of parts of these sizes in a file, each aligned for any array."""
     layout, offset = [], HEADER
@@ -298,6 +248,11 @@ def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
 def keep_open(most: int) -> None:
     """Keep no more than so many received files open, and of further ones a copy: descriptors run short."""
     _room[0] = most
+
+
+def copy_arguments() -> None:
+    """Copy parts below ARGUMENT_MAP_FROM, as a slot does: its task's file is free before the task runs."""
+    _map_from[0] = ARGUMENT_MAP_FROM
 
 
 def discard(descriptors: Iterable[int]) -> None:

@@ -27,9 +27,6 @@ Buffer = bytes | bytearray | memoryview
 HEADER: Final = 64
 """Bytes at the beginning of a file that are not the payload's: two marks, and room that aligns it."""
 
-MAP_FROM: Final = 16 << 20
-"""Bytes from which a part is mapped by its reader instead of copied."""
-
 SPARE_BYTES: Final = 200 << 20
 """Bytes that a process keeps which sends large payloads to others of its machine, such as three of 64 MiB."""
 
@@ -46,17 +43,16 @@ _NOT_THERE: Final = (errno.ENOSPC, errno.EPERM, errno.EACCES, errno.EROFS)  # no
 _IN_USE, _FREE = b"\0", b"\1"
 _RELEASED, _HELD = b"\0", b"\1"
 _MAX_KEPT = max(4, min(64, DESCRIPTORS // 32))  # of spare files, and of those that stay mapped
+_LARGEST_MAPPED = 16 << 20  # of files that stay mapped: to drop more pages would hold the GIL long
 _FAULT = 64 << 10  # bytes that are mapped together when the first of them is read
-_LARGEST_KEPT = (32 << 20) - (
-    1 << 16
-)  # below the most that glibc goes by; nobody touches it, so it takes nothing
+_LARGEST_KEPT = 0x1FF0000  # below the most that glibc goes by; nobody touches it, so it takes nothing
 _keeps_freed: list[bool] = []
 _STEP = 8 << 20  # bytes copied at a time: other threads need the GIL too
 _WASTE = 4
 _LITTLE = 1 << 20
 _spares: list[_Spare] = []
-_mapped: dict[tuple[int, int], _Mapped] = {}  # files that stay mapped, the latest last
-_lost: list[mmap.mmap] = []
+_mapped: dict[tuple[int, int], Mapping] = {}  # files that stay mapped, the latest last
+_viewed: set[int] = set()  # files that readers have mapped, by descriptor
 _spare_bytes = [0]
 _filled: dict[int, int] = {}  # bytes of files that were filled here and are in use, by descriptor
 _forks = [0]
@@ -102,10 +98,21 @@ def close_idle(now: float) -> bool:
     return bool(_spares or _mapped)
 
 
+def count_viewed() -> int:
+    """Return how many files somebody looks at through a mapping of their own."""
+    return len(_viewed)
+
+
 class Mapping(mmap.mmap):
-    """Memory that shows what is in a file. The file is not used again before it is gone."""
+    """Memory that shows what is in a file.
+
+    Attributes:
+        file: What a reader looks at: the file is not used again before the mapping is gone.
+        seen: Time since which one that stays has not been used, as far as `close_idle` knows.
+    """
 
     file: File
+    seen: float | None = None
 
 
 class File(msgspec.Struct, gc=False, eq=False):
@@ -115,22 +122,21 @@ class File(msgspec.Struct, gc=False, eq=False):
     may look at a mapping yet.
 
     Attributes:
-        fd: its descriptor. received: it came from another process. sends: how often it was sent to one.
-        owner, forks: who may say that it is free, see `__del__`.
+        fd: its descriptor. sends: how often it was sent to another process.
+        forks: of this process when it came or was taken; a forked child has no say about its parent's files,
+            and may go on looking at what it has of them.
         identity: device and inode; a process that has closed all its descriptors may have another file there.
         memory: where it is mapped, up to where it has pages: to touch others can fail with a signal, where a
             call fails with an error.
-        size: of one that was received, when it came.
+        size: when it came from another process; 0 of others.
         relayed: it was received by a process that may send it on.
     """
 
     fd: int
-    received: bool
     sends: int
-    owner: int
     forks: int
     identity: tuple[int, int] | None
-    memory: mmap.mmap | None = None
+    memory: Mapping | None = None
     size: int = 0
     relayed: bool = False
 
@@ -145,8 +151,7 @@ class File(msgspec.Struct, gc=False, eq=False):
         if status.st_size < least:
             os.close(fd)
             raise OSError(errno.EINVAL, "a payload's file is shorter than its layout")
-        file = cls(fd, True, 0, os.getpid(), _forks[0], (status.st_dev, status.st_ino))
-        file.size = status.st_size
+        file = cls(fd, 0, _forks[0], (status.st_dev, status.st_ino), size=status.st_size)
         if relayed:
             file.relayed = True
             os.pwrite(fd, _HELD, 1)
@@ -162,7 +167,7 @@ class File(msgspec.Struct, gc=False, eq=False):
         spare = _take_spare(size)
         if spare is None:
             fd = anonymous_file("taskmesh", size)
-            file = cls(fd, False, 0, os.getpid(), _forks[0], _identity(fd))
+            file = cls(fd, 0, _forks[0], _identity(fd))
         else:
             file = spare.take()
         _filled[file.fd] = size
@@ -170,11 +175,11 @@ class File(msgspec.Struct, gc=False, eq=False):
 
     def __del__(self) -> None:
         _filled.pop(self.fd, None)  # first: the number may be given out again as soon as it is closed
+        _viewed.discard(self.fd)
         if _identity(self.fd) != self.identity:
             return
-        # A forked child has no say about its parent's files, and may go on looking at what it has of them.
-        if self.owner == os.getpid() and self.forks == _forks[0]:
-            if self.received:
+        if self.forks == _forks[0]:
+            if self.size:
                 self._release()
             elif self.sends <= 1 and _keep_spare(self):
                 return
@@ -198,6 +203,7 @@ class File(msgspec.Struct, gc=False, eq=False):
         """
         mapping = Mapping(self.fd, size, flags=mmap.MAP_PRIVATE, prot=prot)
         mapping.file = self
+        _viewed.add(self.fd)
         return mapping
 
     def write(self, part: Buffer, offset: int) -> None:
@@ -251,9 +257,9 @@ class File(msgspec.Struct, gc=False, eq=False):
             view, offset = view[got:], offset + got
         return data
 
-    def _memory_to(self, end: int) -> mmap.mmap | None:
+    def _memory_to(self, end: int) -> Mapping | None:
         """Its memory if these bytes of it are to be had there, and it is worth it."""
-        if self.memory is None and self.received and _stays_mapped(self.size) and self.identity is not None:
+        if self.memory is None and 0 < self.size <= _LARGEST_MAPPED and self.identity is not None:
             self.memory = _memory_of(self.fd, self.identity, self.size)
         memory = self.memory
         return memory if memory is not None and end <= len(memory) else None
@@ -343,56 +349,37 @@ def _with_room(fd: int, path: str, size: int) -> int:
 # --- files that are kept ------------------------------------------------------------------------------------
 
 
-class _Mapped:
-    """A file's memory, which shows what is in it; `own` is the number of the descriptor that it keeps."""
-
-    __slots__ = ("_identity", "_own", "memory", "seen")
-
-    def __init__(self, memory: mmap.mmap, own: int, identity: tuple[int, int]) -> None:
-        self.memory = memory
-        self.seen: float | None = None
-        self._own = own
-        self._identity = identity if _identity(own) == identity else None
-
-    def __del__(self) -> None:
-        if self._identity is not None and self._identity != _identity(self._own):
-            _lost.append(self.memory)  # a task has closed that descriptor: the number is another's now
-
-
-def _memory_of(fd: int, identity: tuple[int, int], size: int) -> mmap.mmap | None:
+def _memory_of(fd: int, identity: tuple[int, int], size: int) -> Mapping | None:
     """A file's first `size` bytes as memory, which stays; None if that cannot be had, or enough is mapped."""
     mapped = _mapped.get(identity)
-    if mapped is None or len(mapped.memory) < size:
-        others = [len(one.memory) for one in tuple(_mapped.values())]
+    if mapped is None or len(mapped) < size:
+        others = [len(one) for one in tuple(_mapped.values())]
         if len(others) >= _MAX_KEPT or sum(others) + size > _most_kept():
             return None
         try:
             if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
                 return None
-            own = os.dup(fd)
-            os.close(own)  # the next descriptor gets this number
-            mapped = _Mapped(mmap.mmap(fd, size), own, identity)
+            mapped = Mapping(fd, size)
         except TaskTimeout:  # is an OSError, and strikes anywhere
             raise
         except OSError:  # no memfd; or out of descriptors or of mappings
             return None
         for start in range(0, size, _STEP):  # pages that are read first are mapped together: 170 us, not 860
-            mapped.memory[start : start + _STEP : _FAULT]
+            mapped[start : start + _STEP : _FAULT]
         _mapped[identity] = mapped
     mapped.seen = None
-    return mapped.memory
+    return mapped
 
 
 class _Spare:
     """A file of this process that no payload of its own needs any more."""
 
-    __slots__ = ("_identity", "_owner", "fd", "seen", "size")
+    __slots__ = ("_identity", "fd", "seen", "size")
 
     def __init__(self, file: File) -> None:
         self.fd = file.fd
         self.size = os.fstat(file.fd).st_size
         self.seen: float | None = None
-        self._owner = file.owner
         self._identity = file.identity
 
     def serves(self, need: int) -> bool:
@@ -400,7 +387,6 @@ class _Spare:
         try:
             return (
                 self.size <= max(_WASTE * need, _LITTLE)
-                and self._owner == os.getpid()
                 and os.pread(self.fd, 2, 0) == _FREE + _RELEASED
                 and self._identity == _identity(self.fd)
             )
@@ -415,12 +401,12 @@ class _Spare:
         except BaseException:
             self.close()
             raise
-        return File(self.fd, False, 0, self._owner, _forks[0], self._identity, memory or None)
+        return File(self.fd, 0, _forks[0], self._identity, memory or None)
 
     def close(self) -> None:
         """Close it; readers that still have it mapped keep none of its pages."""
         try:
-            if _stays_mapped(self.size) and self.serves(self.size):
+            if self.size <= _LARGEST_MAPPED and self.serves(self.size):
                 mmap.mmap(self.fd, self.size).madvise(mmap.MADV_REMOVE)
         except TaskTimeout:
             raise
@@ -429,8 +415,11 @@ class _Spare:
         finally:
             if self._identity is not None:
                 _mapped.pop(self._identity, None)
-            if self._identity == _identity(self.fd):
-                os.close(self.fd)
+            self.close_descriptor()
+
+    def close_descriptor(self) -> None:
+        if self._identity == _identity(self.fd):
+            os.close(self.fd)
 
 
 def _keep_spare(file: File) -> bool:
@@ -466,11 +455,6 @@ def _most_kept() -> int:
     return _spare_bytes[0] and max(_spare_bytes[0], sum(tuple(_filled.values())))
 
 
-def _stays_mapped(size: int) -> bool:
-    """Return whether readers keep a file of that size mapped: to drop more pages would hold the GIL long."""
-    return size <= MAP_FROM
-
-
 def _trim_spares() -> None:
     """Close the oldest spare files beyond what may be kept."""
     most = _most_kept()
@@ -485,6 +469,14 @@ def _count_fork() -> None:
     _forks[0] += 1
 
 
+def _forget_parent() -> None:
+    """In a forked child: close its copies of descriptors, and leave their files' pages to the parent."""
+    _count_fork()
+    for spare in _spares:
+        spare.close_descriptor()
+    del _spares[:]
+    keep_spares(0)
+
+
 # Twice: other hooks before a fork may take their time, in which threads go on receiving.
-os.register_at_fork(before=_count_fork, after_in_parent=_count_fork)
-os.register_at_fork(after_in_child=lambda: keep_spares(0))  # its copies of our descriptors
+os.register_at_fork(before=_count_fork, after_in_parent=_count_fork, after_in_child=_forget_parent)

@@ -7,7 +7,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.shm import files
-from taskmesh.shm.blob import MAP_FROM
+from taskmesh.shm.blob import ARGUMENT_MAP_FROM
 from tests.harness.memory_files import memory_files
 from tests.harness.waiting import wait_until
 
@@ -30,7 +30,7 @@ def use_two_meshes(size: int) -> None:
             assert mesh.submit(bytes, changed).result(timeout=30) == bytes(changed)
 
 
-@pytest.mark.parametrize("size", [SIZE, MAP_FROM], ids=["copied", "mapped"])
+@pytest.mark.parametrize("size", [SIZE, ARGUMENT_MAP_FROM], ids=["copied", "mapped"])
 def test_files_are_used_again_and_closed_with_the_last_mesh(size, monkeypatch):
     made = []
     make = os.memfd_create

@@ -2,7 +2,6 @@ import errno
 import mmap
 import os
 import pickle
-import weakref
 
 import pytest
 
@@ -80,15 +79,8 @@ def test_pack_copies_so_that_later_changes_are_not_seen():
         assert bytes(made.parts[1])[0] == 0
 
 
-@pytest.fixture
-def newcomer(monkeypatch):
-    """A process that has read nothing yet."""
-    monkeypatch.setattr(blobs, "_crowd", blobs.MappingPolicy())
-
-
-def crowd(count, flag=PRIVATE):
-    """As many received results, each with one part large enough to be mapped where many wait."""
-    size = blobs.CROWD_MAP_FROM
+def received(count, size=blobs.MAP_FROM, flag=PRIVATE):
+    """As many received payloads, each with one part of that size."""
     return [send(Blob.pack([PICKLE, bytes([number]) * size], [flag])) for number in range(count)]
 
 
@@ -96,85 +88,73 @@ def is_mapped(part):
     return isinstance(memoryview(part).obj, mmap.mmap)
 
 
-def test_a_gatherer_of_many_results_gets_them_mapped(newcomer):
-    received = crowd(2 * blobs._MANY)
-    parts = []
-    while received:
-        parts.append(received.pop(0).reader_parts()[1])
-    memoryview(parts[0])[0] = 99
+def test_large_parts_are_mapped_and_what_is_written_there_nobody_else_sees():
+    [large] = received(1)
+    [small] = received(1, blobs.MAP_FROM // 2)
 
-    mapped = [is_mapped(part) for part in parts]
-    assert mapped == [True] * (blobs._MANY + 1) + [False] * (blobs._MANY - 1), "the last ones are few again"
-    assert [bytes(part) == bytes([number]) * len(part) for number, part in enumerate(parts)] == [
-        number > 0 for number in range(2 * blobs._MANY)
-    ]
+    part = large.reader_parts()[1]
+    part[0] = 99
+
+    assert is_mapped(part)
+    assert bytes(large.reader_parts()[1]) == bytes(blobs.MAP_FROM)
+    assert not is_mapped(small.reader_parts()[1])
 
 
-def test_who_drops_what_he_has_read_gets_copies(newcomer):
-    received = crowd(2 * blobs._MANY)
-    mapped, part = [], None
-    while received:
-        part = received.pop(0).reader_parts()[1]
-        mapped.append(is_mapped(part))
+def test_a_slot_copies_larger_ones_too(monkeypatch):
+    monkeypatch.setattr(blobs, "_map_from", [blobs.MAP_FROM])
+    blobs.copy_arguments()
+    [argument] = received(1)
+    [largest] = received(1, blobs.ARGUMENT_MAP_FROM)
 
-    assert mapped[:2] == [True, True], "nothing is known yet"
-    assert not any(mapped[2:])
-
-
-def test_bytes_and_small_parts_are_never_mapped_for_the_sake_of_a_crowd(newcomer):
-    received = crowd(blobs._MANY, BYTES)
-    small = [send(packed(1, blobs.CROWD_MAP_FROM // 2)) for _ in range(blobs._MANY)]
-
-    assert type(received[0].reader_parts()[1]) is bytes
-    assert len(blobs._crowd._mappings) == 0, "it would cost descriptors in vain"
-    assert not is_mapped(small[0].reader_parts()[1])
+    assert not is_mapped(argument.reader_parts()[1])
+    assert is_mapped(largest.reader_parts()[1])
 
 
-@pytest.mark.parametrize("size", [blobs.CROWD_MAP_FROM, blobs.MAP_FROM])
-def test_parts_are_mapped_within_limits(size, newcomer, monkeypatch):
-    monkeypatch.setattr(blobs, "MAX_MAPPED", 3)
-    received = [send(packed(number, size)) for number in range(2 * blobs._MANY)]
+def test_bytes_are_never_mapped():
+    before = files.count_viewed()
+    [one] = received(1, flag=BYTES)
 
-    parts = [blob.reader_parts()[1] for blob in received]
+    part = one.reader_parts()[1]
 
-    assert [is_mapped(part) for part in parts] == [True] * 3 + [False] * (len(parts) - 3)
-    assert [part[-1] for part in parts] == list(range(len(parts)))
-
-
-def test_mappings_are_counted_anew_when_there_seem_to_be_too_many(newcomer, monkeypatch):
-    class Haunted(weakref.WeakSet):
-        def __len__(self):
-            return super().__len__() + 1  # one whose callback a time limit has cut short
-
-    monkeypatch.setattr(blobs, "MAX_MAPPED", 1)
-    blobs._crowd._mappings = Haunted()
-
-    assert is_mapped(send(packed(2, blobs.MAP_FROM)).reader_parts()[1])
+    assert type(part) is bytes
+    assert files.count_viewed() == before, "it would cost descriptors in vain"
 
 
-def test_a_time_limit_that_strikes_here_is_not_taken_for_a_shortage(newcomer, monkeypatch):
+def test_parts_are_mapped_within_limits(monkeypatch):
+    monkeypatch.setattr(blobs, "MAX_MAPPED", files.count_viewed() + 3)
+    payloads = received(6)
+
+    parts = [blob.reader_parts()[1] for blob in payloads]
+
+    assert [is_mapped(part) for part in parts] == [True] * 3 + [False] * 3
+    assert [part[-1] for part in parts] == list(range(6))
+    del parts[0], payloads[0]
+    assert is_mapped(send(packed(7, blobs.MAP_FROM)).reader_parts()[1]), "one of them is gone"
+
+
+def test_a_time_limit_that_strikes_here_is_not_taken_for_a_shortage(monkeypatch):
     def strike(*args, **kwargs):
         raise TaskTimeout("the task ran longer than timeout=1 s")
 
-    received = send(packed(1, blobs.MAP_FROM))
+    [one] = received(1)
     monkeypatch.setattr(files.File, "map", strike)
     monkeypatch.setattr(files.File, "write", strike)
 
     with pytest.raises(TaskTimeout):
-        received.reader_parts()
+        one.reader_parts()
     with pytest.raises(TaskTimeout):
         packed(2)
 
 
-@pytest.mark.parametrize("size", [blobs.CROWD_MAP_FROM, blobs.MAP_FROM])
-def test_what_cannot_be_mapped_is_copied(newcomer, size, monkeypatch):
+@pytest.mark.parametrize("size", [blobs.MAP_FROM, blobs.ARGUMENT_MAP_FROM])
+def test_what_cannot_be_mapped_is_copied(size, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EMFILE, "too many open files")
 
-    received = [send(packed(number, size)) for number in range(blobs._MANY)]
-    monkeypatch.setattr(mmap, "mmap", refuse)
+    one = send(packed(5, size))
+    monkeypatch.setattr(files, "Mapping", refuse)
 
-    assert bytes(received[5].reader_parts()[1]) == bytes([5]) * size
+    assert bytes(one.reader_parts()[1]) == bytes([5]) * size
 
 
 def test_large_payloads_take_a_file_at_once_unless_told_not_to():

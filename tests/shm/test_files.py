@@ -162,18 +162,12 @@ def test_what_a_forked_child_may_look_at_is_not_used_again(spares, size):
     assert file not in map(inode, again)
 
 
-def read_through_memory(blob):
-    """Have a received file mapped; return the number of the descriptor that its memory keeps."""
-    blob.reader_parts()
-    return files._mapped[blob._file.identity]._own
-
-
-@pytest.mark.parametrize("kind", ["received", "made", "spare", "mapped"])
+@pytest.mark.parametrize("kind", ["received", "made", "spare"])
 def test_another_file_that_has_got_its_number_is_left_alone(spares, tmp_path, kind):
     made = packed(1)
-    blob = send(made) if kind in {"received", "mapped"} else made
-    assert blob.fd is not None
-    number = read_through_memory(blob) if kind == "mapped" else blob.fd
+    blob = send(made) if kind == "received" else made
+    number = blob.fd
+    assert number is not None
     mine = tmp_path / "mine"
     mine.write_bytes(b"\1 is mine")
     if kind == "spare":
@@ -232,13 +226,13 @@ def test_finalizers_of_a_cycle_may_look_at_a_mapping_yet(spares):
 
 
 def test_a_small_payload_does_not_take_a_large_file(spares):
-    files.keep_spares(2 * blobs.MAP_FROM)
-    first = packed(1, blobs.MAP_FROM)
+    files.keep_spares(2 * blobs.ARGUMENT_MAP_FROM)
+    first = packed(1, blobs.ARGUMENT_MAP_FROM)
     file = inode(first)
     del first
 
     assert inode(packed(2)) != file
-    assert inode(packed(3, blobs.MAP_FROM // 2)) == file
+    assert inode(packed(3, blobs.ARGUMENT_MAP_FROM // 2)) == file
 
 
 @pytest.mark.usefixtures("processes")
@@ -359,7 +353,7 @@ def test_without_descriptors_for_a_mapping_calls_do(spares, monkeypatch):
 
     in_turn(1)
     with monkeypatch.context() as patch:
-        patch.setattr(mmap, "mmap", none_left)
+        patch.setattr(files, "Mapping", none_left)
         made = packed(3)
 
     assert made._file.memory is None
@@ -373,7 +367,7 @@ def test_a_time_limit_that_strikes_as_a_file_is_mapped_is_passed_on(spares, monk
     in_turn(1)
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
-        patch.setattr(mmap, "mmap", late)
+        patch.setattr(files, "Mapping", late)
         with pytest.raises(TaskTimeout):
             packed(3)
 
@@ -422,7 +416,7 @@ def test_beyond_what_may_stay_mapped_calls_do(spares, monkeypatch, limit):
     if limit == "number":
         monkeypatch.setattr(files, "_MAX_KEPT", 2)
     elif limit == "size":
-        monkeypatch.setattr(files, "MAP_FROM", MEMFD_FROM)
+        monkeypatch.setattr(files, "_LARGEST_MAPPED", MEMFD_FROM)
     else:
         monkeypatch.setattr(files, "_filled", {})
         files.keep_spares(2 * inode_size(made[0]) if limit == "bytes" else 0)

@@ -32,6 +32,7 @@ from taskmesh.pool.slots.spin_wait import SpinWait
 from taskmesh.pool.slots.streams import Streams, out_of_reach
 from taskmesh.serialize.code import allow_only
 from taskmesh.shm import files
+from taskmesh.shm.blob import copy_arguments
 from taskmesh.system.session import name_process, open_process
 
 _OOM_SCORE: Final = 500
@@ -133,6 +134,7 @@ def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequen
     os.close(bootstrap.outbox)
     runner = TaskRunner(link, tickets, outbox, streams, bootstrap.slot)
     files.keep_spares(files.SPARE_BYTES)
+    copy_arguments()
     os.register_at_fork(after_in_child=runner.close_after_fork)
     signal.signal(signal.SIGINT, runner.interrupted)
     try:

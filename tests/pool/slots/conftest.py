@@ -11,3 +11,4 @@ from tests.pool.slots.driver import Driver
 def driver(processes: None) -> Iterator[Driver]:
     with Driver() as driver:
         yield driver
+        driver.values.clear()  # large ones keep their files open
