@@ -192,12 +192,10 @@ class Definitions:
         if not objects:
             return b""
         key = tuple(map(id, objects))
-        known = _dumped.get(key)
-        if known is not None and known.holds(objects):
-            return known.data
-        fingerprints = [Fingerprint(obj) for obj in objects]
-        data = self._written()
-        _remember(_dumped, key, _Dumped(data, objects, fingerprints))
+        fingerprint, data = _dumped.get(key, (None, b""))
+        if fingerprint is None or not fingerprint.unchanged():
+            fingerprint, data = Fingerprint(*objects), self._written()
+            _remember(_dumped, key, (fingerprint, data))
         return data
 
     def _written(self) -> bytes:
@@ -282,23 +280,9 @@ def _own_name(obj: Any) -> Key | None:
     return None
 
 
-class _Dumped:
-    """The bytes of some classes, as long as nothing about these has changed."""
+_dumped: dict[tuple[int, ...], tuple[Fingerprint, bytes]] = {}
+"""The bytes of some classes, by the classes' ids, as long as nothing about these has changed."""
 
-    __slots__ = ("_fingerprints", "_refs", "data")
-
-    def __init__(self, data: bytes, objects: list[type], fingerprints: list[Fingerprint]) -> None:
-        self.data = data
-        self._refs = [weakref.ref(obj) for obj in objects]
-        self._fingerprints = fingerprints
-
-    def holds(self, objects: list[Any]) -> bool:
-        """Return whether these are the classes, and still what they were."""
-        same = all(ref() is obj for ref, obj in zip(self._refs, objects, strict=True))
-        return same and all(fingerprint.unchanged() for fingerprint in self._fingerprints)
-
-
-_dumped: dict[tuple[int, ...], _Dumped] = {}
 _loaded: dict[bytes, Scope] = {}
 _bare: Final[weakref.WeakKeyDictionary[FunctionType, tuple[CodeType, bytes]]] = weakref.WeakKeyDictionary()
 """The pickles of functions that are made of their code."""

@@ -32,26 +32,6 @@ _FROZEN: Final = {
 }
 
 
-# Plain data that class statements, enums, @dataclass and typing put into a class.
-_MADE: Final = {
-    *("__module__", "__qualname__", "__doc__", "__slots__", "__hash__", "__annotations__", "__match_args__"),
-    *("__abstractmethods__", "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__"),
-    *("__annotations_cache__", "__annotate_func__", "__total__", "__required_keys__", "__optional_keys__"),
-    *("__readonly_keys__", "__mutable_keys__", "__extra_items__", "__closed__", "__final__"),
-    *("__protocol_attrs__", "__non_callable_proto_members__", "__callable_proto_members_only__"),
-    *("_member_names_", "_unhashable_values_", "_hashable_values_", "_unhashable_values_map_"),
-    *(
-        "_value2member_map_",
-        "_use_args_",
-        "_value_repr_",
-        "_flag_mask_",
-        "_singles_mask_",
-        "_all_bits_",
-        "_inverted_",
-    ),
-}
-
-
 class _Absent:
     """In place of a global that is not defined (yet), or of an empty closure cell."""
 
@@ -100,7 +80,9 @@ class _Whole:
 
 
 class Fingerprint:
-    """Everything that one function by value leads to, through other functions and classes by value.
+    """Everything that functions and classes by value lead to, through others.
+
+    It holds for these very objects, and no longer than they live.
 
     Attributes:
         volatile: it leads to something whose changes cannot be seen from outside: pickle it and compare.
@@ -108,13 +90,14 @@ class Fingerprint:
 
     __slots__ = ("_places", "_seen", "volatile")
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, *roots: Callable[..., Any]) -> None:
         self.volatile = False
         # (weak reference to a function or class, names to look up in it, marks of what they stood for)
         self._places: list[tuple[weakref.ref[Any], tuple[str, ...], list[Any]]] = []
         self._seen: set[int] = set()
         try:
-            self._follow(fn)
+            for root in roots:
+                self._follow(root)
         except RecursionError:
             self.volatile = True
         self._seen.clear()
@@ -208,7 +191,7 @@ def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
             added = added_attributes(place) if is_cached(place) else getattr(place, "__dict__", {})
             return [tuple(added), *added.values()]
         members = vars(place)  # their number tells of those that have come
-        return [place.__bases__, len(members), *[members.get(name, _Absent) for name in names]]
+        return [*place.__bases__, len(members), *[members.get(name, _Absent) for name in names]]
     scope = place.__globals__
     values = [place.__code__, *[scope.get(name, _Absent) for name in names]]
     if place.__closure__:
@@ -224,10 +207,10 @@ def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
 def _parts(value: Any) -> list[Any] | None:
     """The parts of an immutable value that is nothing but its parts."""
     match value:
-        case enum.Enum():
-            return [type(value), value._name_ if value._name_ is not None else value._value_]
         case tuple() if not getattr(value, "__dict__", None):
             return [type(value), *value]
+        case enum.Enum():
+            return [type(value), value._name_ if value._name_ is not None else value._value_]
         case property():
             return [value.fget, value.fset, value.fdel]
         case staticmethod() | classmethod():
@@ -264,7 +247,7 @@ def _is_made(cls: type, name: str, value: object) -> bool:
     if not (name.startswith("_") and name.endswith("_")):
         return False
     if not isinstance(value, types.FunctionType):
-        return name in _MADE or not _is_plain(value)
+        return not _is_plain(value)
     if name == "__annotate_func__" or value.__module__ == "dataclasses":  # 3.14 has one, 3.13 a __replace__
         return True
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
