@@ -15,7 +15,8 @@ from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import LONGEST_NAME, PROMISE, PROMISE_NAME, SAFE, Failed
-from taskmesh.serialize.payload import check_size, dumps, dumps_exception, dumps_plain
+from taskmesh.serialize.exceptions import dumps_exception
+from taskmesh.serialize.payload import check_size, dumps, dumps_plain
 
 KEEP = 86_400.0
 """Seconds for which the outcome of a promise answers those who ask for it later."""

@@ -15,19 +15,12 @@ from itertools import islice
 from typing import Any, Final
 
 from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
-from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
+from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild, first_failing
 from taskmesh.serialize.namespaces import Scope
-from taskmesh.serialize.values import MARK, PASS, class_name, encode_plain, type_name
+from taskmesh.serialize.values import FLAT, MARK, PASS, encode_plain, is_flat, type_name
 from taskmesh.shm.files import Buffer
 
-FLAT: Final = frozenset((bool, bytes, complex, float, int, str, type(None)))
 _SHALLOW: Final = frozenset((list, tuple, set, dict))
-_FLAT_NAMES: Final = {
-    *("pathlib.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "fractions.Fraction"),
-    *("datetime.date", "datetime.datetime", "datetime.timedelta", "decimal.Decimal"),
-    *("uuid.UUID", "numpy.bool", "numpy.float32", "numpy.float64", "numpy.int32", "numpy.int64"),
-}
-"""Types whose values never change, refer to nothing else, and can always be rebuilt where their module is."""
 
 
 class BadItem:
@@ -107,17 +100,13 @@ def _contents(value: Any) -> set[type]:
 def _are_separate(parts: list[Any]) -> bool:
     """Return True if values share nothing: they are flat, or different containers of what is flat."""
     types = set(map(type, parts))
-    if not all(map(_is_flat, types - _SHALLOW)):
+    if not all(map(is_flat, types - _SHALLOW)):
         return False
     if types.isdisjoint(_SHALLOW):
         return True
     shallow = [part for part in parts if type(part) in _SHALLOW]
     changing = [id(part) for part in shallow if type(part) is not tuple]
-    return len(set(changing)) == len(changing) and all(map(_is_flat, set().union(*map(_contents, shallow))))
-
-
-def _is_flat(cls: type) -> bool:
-    return cls in FLAT or class_name(cls) in _FLAT_NAMES
+    return len(set(changing)) == len(changing) and all(map(is_flat, set().union(*map(_contents, shallow))))
 
 
 def pack_items(items: Items, buffers: list[memoryview]) -> bytes:
@@ -173,14 +162,8 @@ def _blamed(items: Items, value: Any, error: BaseException) -> tuple[str, BaseEx
     """An item for an error text, with its value: of argument tuples, the argument that is to blame."""
     if not items.nested:
         return f"{items.what} (type {type_name(value)})", error, value
-    for arg in value:
-        try:
-            encode(arg, None)
-        except PASS:
-            raise
-        except BaseException:  # noqa: BLE001
-            return f"{items.what} (type {type_name(arg)})", error, arg
-    return items.what, error, None
+    found, arg = first_failing(("an argument", arg) for arg in value)
+    return (f"{items.what} (type {type_name(arg)})" if found else items.what), error, arg
 
 
 def unpack_items(data: Buffer, buffers: Iterable[Buffer], what: str) -> tuple[list[Any], Any]:

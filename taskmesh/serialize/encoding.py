@@ -39,7 +39,6 @@ from taskmesh.serialize.namespaces import (
 from taskmesh.serialize.scalars import SCALARS
 from taskmesh.serialize.values import (
     MARK,
-    STOP,
     ByValueUnpickler,
     cloudpickle,
     decode_plain,
@@ -94,13 +93,11 @@ def decode(
         Exception: whatever the value's own code or the unpicklers raise.
     """
     end = data[-1]
-    if end == STOP:
-        return decode_plain(data, buffers)
+    if end not in {MARK[1], _MARK_SHARED[1]}:
+        return decode_plain(data, buffers)  # which says what is wrong with it if it is no pickle either
     if end == _MARK_SHARED[1]:
         length = int.from_bytes(data[-10:-2])
         shared = load_definitions(bytes(data[length:-10]), remember=not keep)
-    elif end != MARK[1]:
-        return decode_plain(data, buffers)  # which says what is wrong with it
     if shared is None:
         return ByValueUnpickler(data, buffers).load()
     shared.enter()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
 from types import BuiltinMethodType, FunctionType, MethodType
@@ -65,7 +65,7 @@ def culprit(value: object) -> str:
     seen = {id(value)}
     for _ in range(_LEVELS):
         parts = (named for named in islice(_parts(value), _ITEMS) if id(named[1]) not in seen)
-        step, part = next(filter(_fails, parts), ("", None))
+        step, part = first_failing(parts)
         if not step:
             break
         way += step if step[0] in ".[" or not way else f", with {step}"
@@ -74,14 +74,16 @@ def culprit(value: object) -> str:
     return f"{way} (type {type_name(value)})" if way else ""
 
 
-def _fails(named: tuple[str, Any]) -> bool:
-    try:
-        encode(named[1], [])
-    except PASS:
-        raise
-    except BaseException:  # noqa: BLE001
-        return True
-    return False
+def first_failing(named: Iterable[tuple[str, Any]]) -> tuple[str, Any]:
+    """Return the first of some named values that cannot be pickled; an empty name if each can."""
+    for name, value in named:
+        try:
+            encode(value, [])
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001
+            return name, value
+    return "", None
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

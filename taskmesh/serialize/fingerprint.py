@@ -17,17 +17,12 @@ from functools import partial
 from typing import Any, Final
 
 from taskmesh.serialize.reducers import added_attributes, is_cached
-from taskmesh.serialize.values import cloudpickle, is_by_name_module, is_by_value
+from taskmesh.serialize.values import class_name, cloudpickle, is_by_name_module, is_by_value, is_flat
 
-_SCALARS: Final = {int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented)}
-
-# Types whose values never change and cannot lead back to a function, by name: not all of them are imported.
+# Further types whose values never change and cannot lead back to a function, by name: not all are imported.
 _FROZEN: Final = {
-    *("pathlib.PosixPath", "pathlib.PurePosixPath", "decimal.Decimal"),
-    *("pathlib._local.PosixPath", "pathlib._local.PurePosixPath"),  # in Python 3.13
-    *("fractions.Fraction", "datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta"),
-    *("datetime.timezone", "zoneinfo.ZoneInfo", "uuid.UUID", "numpy.ufunc", "builtins.range"),
-    *("builtins.method_descriptor", "builtins.wrapper_descriptor", "builtins.code", "_struct.Struct"),
+    *("ellipsis", "NotImplementedType", "range", "method_descriptor", "wrapper_descriptor", "code"),
+    *("datetime.time", "datetime.timezone", "zoneinfo.ZoneInfo", "numpy.ufunc", "_struct.Struct"),
     *("re.Pattern", "logging.Logger", "logging.RootLogger"),
 }
 
@@ -115,7 +110,7 @@ class Fingerprint:
     def _mark(self, value: Any) -> Any:
         """Return a mark of a value, by which `_all_same` can tell if another value is still the same."""
         kind = type(value)
-        if kind in _SCALARS or value is _Absent or f"{kind.__module__}.{kind.__qualname__}" in _FROZEN:
+        if is_flat(kind) or value is _Absent or class_name(kind) in _FROZEN:
             return value
         parts = _parts(value)
         if parts is not None:

@@ -19,8 +19,7 @@ from taskmesh.messages.slot_messages import SlotFailure
 from taskmesh.serialize.chunks import BadItem, Items, pack_items, unpack_items
 from taskmesh.serialize.code import Carried
 from taskmesh.serialize.encoding import decode, encode
-from taskmesh.serialize.exceptions import dumps_exception, load_exception
-from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
+from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild, first_failing
 from taskmesh.serialize.scalars import (
     BEYOND,
     ENCODED,
@@ -44,27 +43,6 @@ from taskmesh.serialize.values import (
 from taskmesh.shm.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
 from taskmesh.shm.files import Buffer
 
-__all__ = [
-    "Blob",
-    "Payload",
-    "check_size",
-    "dumps",
-    "dumps_bytes",
-    "dumps_call",
-    "dumps_chunk",
-    "dumps_chunk_result",
-    "dumps_encoded",
-    "dumps_exception",
-    "dumps_plain",
-    "load_exception",
-    "loads",
-    "loads_call",
-    "loads_chunk",
-    "loads_chunk_values",
-    "loads_encoded",
-    "loads_plain",
-]
-
 Payload = bytes | Blob
 
 
@@ -87,15 +65,15 @@ def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Pay
         except BEYOND:
             pass
     if not (type(value) is bytes and len(value) >= SMALL):
-        small = _small_pickle(value)
-        if small is not None:
-            return small
+        plain = _plain_pickle(value)
+        if plain is not None:
+            return plain if len(plain) <= SMALL else Blob.pack([plain], (), memfd=memfd)
     buffers: list[memoryview] = []
     return _seal(_encoded(value, buffers, what), buffers, memfd)
 
 
-def _small_pickle(value: object) -> bytes | None:
-    """The pickle of a value whose parts can all be imported elsewhere, if it is small; else None."""
+def _plain_pickle(value: object) -> bytes | None:
+    """The pickle of a value whose parts can all be imported elsewhere, if no large buffers are among them."""
     try:
         data = pickle(value, 5, buffer_callback=in_band)
     except PASS:
@@ -103,9 +81,7 @@ def _small_pickle(value: object) -> bytes | None:
     except BaseException:  # noqa: BLE001 -- the slow way raises what is to be raised
         return None
     is_plain = data.find(MAIN) < 0 and not (REGISTERED or PIPES in modules)
-    if len(data) <= SMALL and (is_plain or not names_by_value(data)):
-        return data
-    return None
+    return data if is_plain or not names_by_value(data) else None
 
 
 def _encoded(value: object, buffers: list[memoryview] | None, what: str) -> bytes:
@@ -155,9 +131,9 @@ def dumps_call(
         if type(arg) is bytes and len(arg) >= SMALL:
             break
     else:
-        small = _small_pickle((args, kwargs))
-        if small is not None:
-            return small
+        plain = _plain_pickle((args, kwargs))
+        if plain is not None:
+            return plain if len(plain) <= SMALL else Blob.pack([plain], (), memfd=memfd)
     return _encoded_call(args, kwargs, where, memfd)
 
 
@@ -426,14 +402,10 @@ def _blame(args: Sequence[Any], kwargs: Mapping[str, Any], where: str, error: Ba
     """The text for a call that cannot be pickled: names the argument that cannot, its type and what to do."""
     named = [(str(i), arg) for i, arg in enumerate(args, 1)]
     named += [(repr(name), arg) for name, arg in kwargs.items()]
-    for name, arg in named:
-        try:
-            encode(arg, [])
-        except PASS:
-            raise
-        except BaseException as cause:  # noqa: BLE001
-            return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", cause, arg)
-    return cannot_pickle(f"an argument of {where}", error)
+    name, arg = first_failing(named)
+    if not name:
+        return cannot_pickle(f"an argument of {where}", error)
+    return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", error, arg)
 
 
 Classes = tuple[type[BaseException], ...]

@@ -46,6 +46,15 @@ PIPES: Final = "multiprocessing.connection"
 CODE: Final = (FunctionType, type, _lru_cache_wrapper)
 """Types of what is found by a name of its own."""
 
+FLAT: Final = frozenset((bool, bytes, complex, float, int, str, type(None)))
+_FLAT_NAMES: Final = {
+    *("pathlib.PosixPath", "pathlib.PurePosixPath", "fractions.Fraction", "decimal.Decimal", "uuid.UUID"),
+    *("pathlib._local.PosixPath", "pathlib._local.PurePosixPath"),  # in Python 3.13
+    *("datetime.date", "datetime.datetime", "datetime.timedelta"),
+    *("numpy.bool", "numpy.float32", "numpy.float64", "numpy.int32", "numpy.int64"),
+}
+"""Types whose values never change, refer to nothing else, and can always be rebuilt where their module is."""
+
 STOP: Final = ord(".")
 """The last byte of a pickle."""
 
@@ -411,6 +420,11 @@ def _set_class_state(cls: type, state: Any) -> type:
         cloudpickle()._class_setstate(cls, state)
         _received[cls] = names
     return cls
+
+
+def is_flat(cls: type) -> bool:
+    """Return whether values of a type never change, and refer to nothing else."""
+    return cls in FLAT or class_name(cls) in _FLAT_NAMES
 
 
 def type_name(value: object) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from taskmesh.serialize import code, payload
+from taskmesh.serialize.exceptions import dumps_exception, load_exception
 from taskmesh.serialize.namespaces import Scope, enter
 from taskmesh.shm.blob import Blob
 
@@ -42,7 +43,7 @@ def run_in_slot(orders, check=None):
 def _outcome(kind, *fields):
     if kind == "result":
         return payload.loads(fields[0])
-    raise payload.load_exception(*fields, task="test", worker="slot", attempt=1)
+    raise load_exception(*fields, task="test", worker="slot", attempt=1)
 
 
 def _flat(data):
@@ -72,7 +73,7 @@ def _answer(function_bytes, call, check):
             raise AssertionError(f"not in the slot: {check}")
         return "result", _flat(payload.dumps(function(*args, **kwargs)))
     except BaseException as error:  # noqa: BLE001
-        return "error", *payload.dumps_exception(error)
+        return "error", *dumps_exception(error)
 
 
 if __name__ == "__main__":

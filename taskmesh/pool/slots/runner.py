@@ -34,9 +34,11 @@ from taskmesh.pool.slots.streams import Streams
 from taskmesh.pool.slots.tickets import ticket
 from taskmesh.retry import verdict
 from taskmesh.serialize import code, dependencies, payload
-from taskmesh.serialize.chunks import FLAT, BadItem, snapshot
+from taskmesh.serialize.chunks import BadItem, snapshot
+from taskmesh.serialize.exceptions import dumps_exception
 from taskmesh.serialize.namespaces import Scope, enter
-from taskmesh.serialize.values import class_name
+from taskmesh.serialize.values import FLAT, class_name
+from taskmesh.shm.blob import Blob
 
 MOMENT: Final = 0.001
 """Seconds of rest after which the streams are looked at again."""
@@ -260,7 +262,7 @@ class TaskRunner:
                     out = self._limit.call(spec.timeout, self._one, spec, function, run)
                 else:
                     out = self._one(spec, function, run)
-                if isinstance(out, payload.Blob):
+                if isinstance(out, Blob):
                     out.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 self._fail(self._stage, error)
@@ -425,7 +427,7 @@ def failure_of(serial: int, kind: str, error: BaseException, spec: Spec, elapsed
     try:
         on, never = payload.loads_filter(spec.retry_filter)
         reported, retryable, retry_after = verdict(error, on, never)
-        type_name, text, traceback, pickled = payload.dumps_exception(reported)
+        type_name, text, traceback, pickled = dumps_exception(reported)
     except BaseException as trouble:  # noqa: BLE001  out of memory, or no such classes here
         text = f"(it cannot be described: {class_name(type(trouble))})"
         return SlotFailure(serial, kind, class_name(type(error)), text, elapsed=elapsed)
