@@ -96,7 +96,7 @@ class Blob:
     def pack(cls, parts: Sequence[Buffer], flags: Sequence[int], *, memfd: bool = True) -> Blob:
         """A Blob over copies of these flat buffers: in a memfd from MEMFD_FROM on, if one more is allowed."""
         blob = cls.from_parts(parts, flags)
-        if memfd and len(blob) >= MEMFD_FROM and len(_live) < MAX_LIVE:
+        if memfd and len(blob) >= MEMFD_FROM and len(_live) < _room[0]:
             try:
                 blob.to_fd()
                 blob._parts = None
@@ -112,7 +112,7 @@ class Blob:
     def from_fd(cls, fd: int, layout: Layout, *, relayed: bool = False) -> Blob:
         """A Blob over a received descriptor, which it owns from now on.
 
-        With MAX_LIVE descriptors open the parts are read at once and the descriptor is closed.
+        With as many descriptors open as may be the parts are read at once and the descriptor is closed.
 
         Args:
             fd: the descriptor. layout: of the parts in its file.
@@ -122,7 +122,7 @@ class Blob:
             OSError: the file is shorter than the layout says (the descriptor is closed).
         """
         blob, file = cls(None, layout), File.to_read(fd, _end(layout), relayed=relayed)
-        if len(_live) < min(MAX_LIVE, _room[0]):
+        if len(_live) < _room[0]:
             blob._hold(file)
         else:
             blob._parts = [file.read(offset, size) for offset, size, _ in layout]
@@ -246,8 +246,8 @@ def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
 
 
 def keep_open(most: int) -> None:
-    """Keep no more than so many received files open, and of further ones a copy: descriptors run short."""
-    _room[0] = most
+    """Keep no more than so many files open, and further payloads on the heap: descriptors run short."""
+    _room[0] = min(MAX_LIVE, most)
 
 
 def copy_arguments() -> None:

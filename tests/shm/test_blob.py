@@ -167,7 +167,8 @@ def test_large_payloads_take_a_file_at_once_unless_told_not_to():
 
 def test_descriptors_are_bounded_and_payloads_go_on_on_the_heap(monkeypatch):
     before = len(blobs._live)
-    monkeypatch.setattr(blobs, "MAX_LIVE", before + 3)
+    monkeypatch.setattr(blobs, "_room", [blobs.MAX_LIVE])
+    blobs.keep_open(before + 3)
 
     made = [Blob.pack([bytes(MEMFD_FROM)], []) for _ in range(6)]
     received = [Blob.from_fd(os.dup(made[0].to_fd()), made[0].layout) for _ in range(3)]
