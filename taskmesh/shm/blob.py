@@ -142,7 +142,7 @@ class Blob:
         """The parts, to be read only."""
         if self._parts is None:
             pieces = self._pieces
-            self._parts = self._map(mmap.PROT_READ) if pieces is None else list(map(_joined, pieces))
+            self._parts = [*self._map(mmap.PROT_READ)] if pieces is None else list(map(_joined, pieces))
             self._pieces = None
         return self._parts
 
@@ -177,12 +177,12 @@ class Blob:
         parts: list[Buffer] = []
         for i, (offset, size, flag) in enumerate(self.layout):
             if views is not None and mapped[i]:
-                parts.append(views[i])
+                parts.append(views[i] if flag == PRIVATE else views[i].toreadonly())
             else:
                 parts.append((file.read_into if flag == PRIVATE else file.read)(offset, size))
         return parts
 
-    def _private_views(self) -> list[Buffer] | None:
+    def _private_views(self) -> list[memoryview] | None:
         """The parts mapped; None if that cannot be had."""
         if count_viewed() >= MAX_MAPPED:
             return None
@@ -193,7 +193,7 @@ class Blob:
         except OSError:  # out of descriptors or of mappings: a copy needs neither
             return None
 
-    def _map(self, prot: int) -> list[Buffer]:
+    def _map(self, prot: int) -> list[memoryview]:
         if self._file is None:
             raise ValueError("this Blob has been closed")
         view = memoryview(self._file.map(_end(self.layout), prot))

@@ -34,8 +34,9 @@ def test_parts_go_through_a_file_unchanged(unlinked, monkeypatch):
     assert len(received) == len(made) == sum(map(len, parts))
 
 
-def test_what_a_reader_gets_follows_the_flags():
-    parts = [PICKLE, b"a" * 10, b"b" * 10, b"c" * 10]
+@pytest.mark.parametrize("size", [10, blobs.MAP_FROM])
+def test_what_a_reader_gets_follows_the_flags(size):
+    parts = [PICKLE, b"a" * size, b"b" * size, b"c" * size]
     heap = Blob.from_parts(parts, [PRIVATE, READONLY, BYTES])
     file = Blob.from_fd(os.dup(heap.to_fd()), heap.layout)
 
