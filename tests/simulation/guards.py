@@ -357,8 +357,10 @@ def kept_lanes(patch: Patch) -> None:
         now: float,
         pushes: list[PushTasks],
         kept: set[int],
+        *,
+        alone: bool = False,
     ) -> None:
-        dispatch(self, route_queue, lanes, now, pushes, set())
+        dispatch(self, route_queue, lanes, now, pushes, set(), alone=alone)
 
     patch.setattr(Ventilator, "_dispatch_route_queue", keep_none)
 

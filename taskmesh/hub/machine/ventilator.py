@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from taskmesh.core.actions import PushTasks
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
-from taskmesh.hub.machine.books.backlog import AnyRouteQueue, LimitedRouteQueue, Route, RouteQueue, group_of
+from taskmesh.hub.machine.books.backlog import AnyRouteQueue, LimitedRouteQueue, group_of
 from taskmesh.hub.machine.books.lanes import READY, Lane, LaneState
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import SUSPECT, State, TaskRecord
@@ -32,7 +33,7 @@ FEW_QUEUES = 8
 """Queues of which the lanes are looked up one by one; with more of them every lane is looked at."""
 NO_LANES: Mapping[int, Lane] = {}
 ALONE = 10.0
-"""Seconds that a lane is reserved for a suspect until it is empty, and then for the suspect until it ends."""
+"""Seconds that suspects wait for an empty lane before one goes beside others, and then has it for itself."""
 
 
 class Load:
@@ -78,6 +79,7 @@ class Ventilator:
         self._hub = hub
         self._ledger = hub.ledger
         self._last = 0
+        self._alone_by = math.inf
         self._stuck_lanes: list[Lane] = []
         self.lone: TaskRecord | None = None
 
@@ -89,8 +91,8 @@ class Ventilator:
         if self.lone is not None:
             self._queue_lone()
         ledger = self._ledger
-        if ledger.backlog.routes or ledger.suspects.routes or record.part is not None:
-            return False  # limits are asked in the queue
+        if ledger.backlog.routes or ledger.suspects.routes or record.part is not None or record.spec.route[3]:
+            return False  # limits and sinks are asked in the queue
         self.lone = record
         return True
 
@@ -105,23 +107,35 @@ class Ventilator:
         """Push what can be pushed; one message per lane and round."""
         pushes: list[PushTasks] = []
         if self.lone is not None:
-            push = self._push_to_idle_lane(self.lone, now)
+            push = self._push_lone(self.lone, now)
             if push is not None:
                 self.lone = None
                 return [push]
             self._queue_lone()
-        if self._ledger.suspects.routes:
-            for route_queue in self._ledger.suspects.route_queues():
-                self._dispatch_alone(route_queue, now, pushes)
         reserved: set[int] = set()
-        able = self._serving(self._ledger.backlog.queues)
-        lanes = [lane for lane in able if not lane.full and self._is_open(lane, now)]
+        backlog, suspects = self._ledger.backlog, self._suspects()
+        queues = {*backlog.queues, *self._ledger.suspects.queues} if suspects else backlog.queues
+        able = self._serving(queues)
+        lanes = [lane for lane in able if lane.slots and not lane.full and self._is_open(lane, now)]
+        for route_queue in suspects:
+            self._dispatch_route_queue(route_queue, lanes, now, pushes, reserved, alone=True)
+        if pushes or not reserved:
+            self._alone_by = math.inf
+        elif self._alone_by == math.inf:
+            self._alone_by = now + ALONE
         for route_queue in self._in_turn(lanes):
-            if isinstance(route_queue, RouteQueue):
-                self._dispatch_route_queue(route_queue, lanes, now, pushes, reserved)
-            else:
-                self._dispatch_limited(route_queue, lanes, now, pushes, reserved)
+            self._dispatch_route_queue(route_queue, lanes, now, pushes, reserved)
         return pushes
+
+    def _suspects(self) -> list[AnyRouteQueue]:
+        """Route queues of suspects; those at their heads whose pool turned out to live are none any more."""
+        suspects = self._ledger.suspects
+        for route_queue in suspects.route_queues() if suspects.routes else ():
+            while (head := route_queue.head()) is not None and head.losses < SUSPECT:
+                route_queue.take(1)
+                self._ledger.backlog.push_front(route_queue.route, route_queue.priority, group_of(head), head)
+            suspects.forget_empty(route_queue)
+        return suspects.route_queues() if suspects.routes else []
 
     def _serving(self, queues: Collection[str]) -> Iterable[Lane]:
         """Lanes by session, all that serve one of some queues: there may be a thousand others."""
@@ -147,141 +161,103 @@ class Ventilator:
 
     def _dispatch_route_queue(
         self,
-        route_queue: RouteQueue,
+        route_queue: AnyRouteQueue,
         every: list[Lane],
         now: float,
         pushes: list[PushTasks],
         reserved: set[int],
+        *,
+        alone: bool = False,
     ) -> None:
         """Push what can be pushed of one route queue.
+
+        Tasks with limits go to idle slots only, one at a time: sent ahead, one would take permits while it
+        waits. Suspects go to lanes that have nothing else, one each; but not for ever, since what runs there
+        may take hours, or wait for tasks of its own.
 
         Args:
             every: the lanes that may be given anything.
             reserved: sessions for which a route queue waits whose turn comes first. A task that goes to a
                 free slot only would never find one, were another queue's put behind running ones.
+            alone: it has suspects.
         """
         route, before = route_queue.route, len(pushes)
         room = self._room_in_sink(route_queue) if route[3] else MOST_AT_ONCE
-        lanes = [
-            lane for lane in every if not lane.full and lane.session not in reserved and lane.serves(route)
-        ]
-        turn = self._turn(lanes)
-        full: list[int] = []
-        while lanes and room > 0:
-            head = route_queue.head()
-            if head is None:
+        lanes = [lane for lane in every if lane.session not in reserved and lane.serves(route)]
+        idle_only = alone or isinstance(route_queue, LimitedRouteQueue)
+        waiting: list[Lane] = []
+        empty = [lane for lane in lanes if not lane.outstanding] if alone else []
+        if alone and (empty or now < self._alone_by):
+            waiting, lanes = [lane for lane in lanes if lane.outstanding], empty
+        again: deque[Lane] = deque()
+        turns = self._turns(lanes, again)
+        while room > 0 and (head := route_queue.head()) is not None:
+            lane = self._next_lane(turns, head.spec, waiting, idle_only=idle_only)
+            if lane is None:
+                reserved.update(self._reserve(waiting, idle_only=idle_only))
                 break
-            turn %= len(lanes)
-            lane = lanes[turn]
-            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, self._hub.specs):
-                full.append(lane.session)
-                del lanes[turn]
-                continue
-            if lane.breaker.refused and self._is_spared(lane, head.spec):
-                del lanes[turn]
-                continue
-            self._last = lane.session
-            turn += 1
-            share = MAX_MESSAGE
-            if len(lanes) > 1:
-                share = max(route_queue.size // (2 * len(lanes)), lane.worth(head.spec))
-            load = self._load(lane, route_queue, min(share, MAX_MESSAGE, room), head.spec)
-            room -= len(load.records)
-            if self._hub.dependencies.values:
-                load.size += self._hub.dependencies.attach(load.runs, load.records, lane.session)
-            lane.pushed(load.size)
-            pushes.append(PushTasks(lane.session, self._message(lane, load.runs, load.records, now)))
-        else:
-            reserved.update(full)
+            if idle_only:
+                records = route_queue.take(1)
+                push = self._push(lane, [self._run(head)], records, len(head.payload), now)
+            else:
+                share, left = MAX_MESSAGE, len(lanes) - len(waiting)
+                if left > 1:
+                    share = max(route_queue.size // (2 * left), lane.worth(head.spec))
+                load = self._load(lane, route_queue, min(share, MAX_MESSAGE, room), head.spec)
+                records = load.records
+                push = self._push(lane, load.runs, records, load.size, now)
+            room -= len(records)
+            pushes.append(push)
+            if alone:
+                lane.alone_until = now + ALONE
+                reserved.add(lane.session)
+            else:
+                again.append(lane)
+        backlog = self._ledger.suspects if alone else self._ledger.backlog
         if len(pushes) > before:
-            self._ledger.backlog.served(route_queue)
+            backlog.served(route_queue)
         else:
-            self._ledger.backlog.forget_empty(route_queue)
+            backlog.forget_empty(route_queue)
 
-    def _dispatch_limited(
-        self,
-        route_queue: LimitedRouteQueue,
-        every: list[Lane],
-        now: float,
-        pushes: list[PushTasks],
-        reserved: set[int],
-    ) -> None:
-        """Push tasks that all their limits let go to slots that are idle, one at a time, never ahead.
+    def _turns(self, lanes: Collection[Lane], again: deque[Lane]) -> Iterator[Lane]:
+        """Yield the lanes, the one after the lane served last first, and then those of `again`."""
+        last = self._last
+        for lane in lanes:
+            if lane.session > last:
+                yield lane
+        for lane in lanes:
+            if lane.session <= last:
+                yield lane
+        while again:
+            yield again.popleft()
 
-        A task sent ahead would take permits while it waits. So that one does not wait for ever where others
-        are sent ahead, the lane that will be idle first gets nothing else meanwhile.
+    def _next_lane(
+        self, turns: Iterator[Lane], entry: SpecEntry, waiting: list[Lane], *, idle_only: bool
+    ) -> Lane | None:
+        """Return the first lane in turn that has room for a task of a spec, as the one served last.
 
         Args:
-            every, reserved: as in `_dispatch_route_queue`.
+            turns: lanes that may be given its tasks. waiting: gets those that have no room.
+            idle_only: room is a slot that is idle, not credit.
         """
-        before = len(pushes)
-        lanes = [lane for lane in every if lane.session not in reserved and lane.serves(route_queue.route)]
-        if route_queue.route[3] and not self._room_in_sink(route_queue):
-            lanes.clear()
-        idle = [lane for lane in lanes if lane.outstanding < lane.slots]
-        turn = self._turn(idle)
-        while lanes:
-            head = route_queue.head()
-            if head is None:
-                break
-            if not idle:
-                specs = self._hub.specs  # a lane of long tasks is idle late, one of many short ones soon
-                reserved.add(min(lanes, key=lambda lane: lane.load(specs) / max(1, lane.slots)).session)
-                break
-            turn %= len(idle)
-            lane = idle[turn]
-            if lane.breaker.refused and self._is_spared(lane, head.spec):
-                idle.remove(lane)
-                lanes.remove(lane)
+        for lane in turns:
+            if lane.breaker.refused and self._is_spared(lane, entry):
+                continue
+            if lane.outstanding >= lane.slots and (idle_only or not lane.has_room(entry, self._hub.specs)):
+                waiting.append(lane)
                 continue
             self._last = lane.session
-            route_queue.take(1)
-            pushes.append(self._push_one(lane, head, now))
-            if lane.outstanding < lane.slots:
-                turn += 1
-            else:
-                del idle[turn]
-        if len(pushes) > before:
-            self._ledger.backlog.served(route_queue)
-        else:
-            self._ledger.backlog.forget_empty(route_queue)
+            return lane
+        return None
 
-    def _dispatch_alone(self, route_queue: AnyRouteQueue, now: float, pushes: list[PushTasks]) -> None:
-        """Give suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
+    def _reserve(self, waiting: list[Lane], *, idle_only: bool) -> list[int]:
+        """Return the sessions of lanes that get nothing else meanwhile; of idle slots the first is enough."""
+        if idle_only and waiting:
+            specs = self._hub.specs  # a lane of long tasks is idle late, one of many short ones soon
+            waiting = [min(waiting, key=lambda lane: lane.load(specs) / lane.slots)]
+        return [lane.session for lane in waiting]
 
-        Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
-        suspect goes beside others, to a free slot, and others go beside it. A pool without a slot that works,
-        or that refuses its function, is the emptiest of all, and no good to it.
-        """
-        while (head := route_queue.head()) is not None:
-            if head.losses < SUSPECT:  # its pool had not died: it came back with the task
-                route_queue.take(1)
-                self._ledger.backlog.push_front(route_queue.route, route_queue.priority, group_of(head), head)
-                continue
-            lanes = [
-                lane
-                for lane in self._hub.lanes.values()
-                if lane.state is READY
-                and lane.slots
-                and lane.serves(route_queue.route)
-                and not (lane.breaker.refused and self._is_spared(lane, head.spec))
-            ]
-            lane = min(lanes, key=lambda lane: lane.outstanding, default=None)
-            if lane is not None and lane.outstanding:
-                chosen = [other for other in lanes if other.alone_until]
-                if not chosen:
-                    lane.alone_until = now + ALONE
-                waited = not any(other.alone_until > now for other in chosen)
-                free = [other for other in chosen if other.outstanding < other.slots]
-                lane = free[0] if free and waited else None
-            if lane is None:
-                break
-            (record,) = route_queue.take(1)
-            lane.alone_until = now + ALONE
-            pushes.append(self._push_one(lane, record, now))
-        self._ledger.suspects.forget_empty(route_queue)
-
-    def _load(self, lane: Lane, route_queue: RouteQueue, count: int, first: SpecEntry) -> Load:
+    def _load(self, lane: Lane, route_queue: AnyRouteQueue, count: int, first: SpecEntry) -> Load:
         """Take up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
 
         Args:
@@ -315,39 +291,35 @@ class Ventilator:
         load.size = size
         return load
 
-    def _push_to_idle_lane(self, record: TaskRecord, now: float) -> PushTasks | None:
-        """A task alone needs no queue: it goes to the lane whose turn it is, if a slot is idle there."""
-        ledger = self._ledger
+    def _push_lone(self, record: TaskRecord, now: float) -> PushTasks | None:
+        """Push a task alone that needs no queue: a slot is idle, and nothing waits."""
+        ledger, route = self._ledger, record.spec.route
         if record.state is not State.QUEUED or ledger.backlog.routes or ledger.suspects.routes:
             return None
-        if record.spec.route[3]:  # it may be full
+        turns = self._turns(self._hub.serving.get(route[0], NO_LANES).values(), deque())
+        able = (lane for lane in turns if lane.serves(route) and self._is_open(lane, now))
+        lane = self._next_lane(able, record.spec, [], idle_only=True)
+        if lane is None:
             return None
-        lane = self._next_lane(record.spec.route, now)
-        if lane is None or lane.outstanding >= lane.slots:
-            return None
-        if lane.breaker.refused and self._is_spared(lane, record.spec):
-            return None
-        self._last = lane.session
-        return self._push_one(lane, record, now)
+        return self._push(lane, [self._run(record)], [record], len(record.payload), now)
 
-    def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> PushTasks:
-        task, entry = record.id, record.spec
-        run = LaneRun(
-            entry.number,
-            task >> SEQ_BITS,
-            record.attempt + 1,
-            record.returns,
-            [task & SEQ_MASK],
-            [record.payload],
-        )
+    def _run(self, record: TaskRecord) -> LaneRun:
+        """Return a task's next attempt, alone; it has its permits from now on."""
+        task, attempt = record.id, record.attempt + 1
+        seqs: list[int] = [task & SEQ_MASK]
+        run = LaneRun(record.spec.number, task >> SEQ_BITS, attempt, record.returns, seqs, [record.payload])
         if record.part is not None:
             run.part = record.part
             self._ledger.limits.start(record)
-        size = len(record.payload)
+        return run
+
+    def _push(
+        self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], size: int, now: float
+    ) -> PushTasks:
         if self._hub.dependencies.values:
-            size += self._hub.dependencies.attach([run], [record], lane.session)
+            size += self._hub.dependencies.attach(runs, records, lane.session)
         lane.pushed(size)
-        return PushTasks(lane.session, self._message(lane, [run], [record], now))
+        return PushTasks(lane.session, self._message(lane, runs, records, now))
 
     @staticmethod
     def _is_open(lane: Lane, now: float) -> bool:
@@ -382,24 +354,6 @@ class Ventilator:
             return sum(lane.counts.get(number, 0) for lane in lanes for number in numbers)
         held = (one for lane in lanes if not numbers.isdisjoint(lane.counts) for one in lane.held())
         return sum(one.spec.number in numbers and self._ledger.route_of(one)[3] == sink for one in held)
-
-    def _next_lane(self, route: Route, now: float) -> Lane | None:
-        """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
-        last, first = self._last, None
-        for lane in self._hub.serving.get(route[0], NO_LANES).values():
-            comes = lane.session > last
-            if (comes or first is None) and lane.serves(route) and self._is_open(lane, now):
-                if comes:
-                    return lane
-                first = lane
-        return first
-
-    def _turn(self, lanes: list[Lane]) -> int:
-        """Return the index of the lane whose turn it is, by the session served last."""
-        for turn, lane in enumerate(lanes):
-            if lane.session > self._last:
-                return turn
-        return 0
 
     def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
         self._ledger.push(records, lane.session)

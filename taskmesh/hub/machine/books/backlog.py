@@ -324,10 +324,10 @@ class LimitedRouteQueue:
                 self._drop(part)
         return None
 
-    def take(self, count: int) -> list[TaskRecord]:
+    def take(self, count: int, size: float = 1e18) -> list[TaskRecord]:
         """Take up to `count` tasks of the key whose turn it is; call it with 1, after `head`."""
         part = self.turns.popleft()
-        taken = part.take(count)
+        taken = part.take(count, size)
         if part.waits:
             self.turns.append(part)
         else:

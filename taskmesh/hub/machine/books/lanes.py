@@ -163,7 +163,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         lost_at: Time when all of its links were lost, None if they are not.
         recall_after: Time before which nothing is recalled again.
         recalls: Recalls since its last report.
-        alone_until: Time until which it is given nothing while it has work: one task has it for itself.
+        alone_until: Time until which it is given nothing while it has work: a suspect has it for itself.
         breaker: Functions that its pool could not load, or whose tasks it does not trust.
         nearest: Seconds of the shortest round trip to it.
         credit: Work that each slot may have outstanding: 20 ms, or twice the refill latency.
