@@ -26,7 +26,7 @@ from taskmesh.hub.machine.books.backlog import Backlog, Route, RouteQueue
 from taskmesh.hub.machine.books.dependencies import Dependencies
 from taskmesh.hub.machine.books.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.hub.machine.books.ledger import Ledger
-from taskmesh.hub.machine.books.limits import Limits, Window
+from taskmesh.hub.machine.books.limits import LimitCounter, Limits
 from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
 from taskmesh.hub.machine.books.states import Cause, Links, TaskRecord
 from taskmesh.hub.machine.books.timers import Timers
@@ -444,16 +444,16 @@ def permits(patch: Patch) -> None:
     """A task that is cancelled keeps its permits."""
     end = Limits.end
 
-    def keep(self: Limits, record: TaskRecord, cause: Cause | None = None, took: float | None = None) -> None:
+    def keep(self: Limits, record: TaskRecord, cause: Cause | None = None) -> None:
         if cause is not Cause.CANCEL:
-            end(self, record, cause, took)
+            end(self, record, cause)
 
     patch.setattr(Limits, "end", keep)
 
 
 def windows(patch: Patch) -> None:
     """Starts are not counted."""
-    patch.setattr(Window, "add", lambda self, when, count=1: None)
+    patch.setattr(LimitCounter, "add", lambda self, when, count=1: None)
 
 
 def owners_of_sessions(patch: Patch) -> None:

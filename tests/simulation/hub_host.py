@@ -202,10 +202,10 @@ class HubHost(Host[HubMachine]):
         """Notes what is handed back unstarted."""
         end = limits.end
 
-        def note(record: TaskRecord, cause: Cause | None = None, took: float | None = None) -> None:
+        def note(record: TaskRecord, cause: Cause | None = None) -> None:
             if cause is Cause.RETURN:
                 self.setting.audit.handed_back(record.id, record.attempt)
-            end(record, cause, took)
+            end(record, cause)
 
         limits.end = note  # type: ignore[method-assign]
 

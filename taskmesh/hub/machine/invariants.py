@@ -238,10 +238,10 @@ def _check_limited(hub: HubState, backlog: Backlog) -> None:
                 "a limit that tasks wait for is not counted",
                 counter.key,
             )
-            closed = not counter.has_room(now) or limits.recovers
+            closed = counter.room_at(now) > now or limits.recovers
             require(closed, "a task waits for a limit that has room", counter.key)
-            timed = counter.window is None or 0 < counter.opens_at <= counter.room_at()
-            require(timed, "no timer opens the window of a limit", counter.key, counter.opens_at)
+            timed = not counter.rule.window or 0 < counter.wakes_at <= counter.room_at(now)
+            require(timed, "no timer opens the window of a limit", counter.key, counter.wakes_at)
 
 
 def _check_sinks(sinks: Sinks) -> None:

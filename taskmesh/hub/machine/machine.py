@@ -413,7 +413,6 @@ class HubMachine:
         clients.forget_absent(self.state, now)
         self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
-        self.state.ledger.limits.sweep()
         clients.drop_bound(self.state, now)
         self.state.unclaimed.sweep(now)
         attachments.sweep(self.state)

@@ -21,9 +21,9 @@ def changes(monkeypatch) -> list[int]:
     counts: list[int] = []
     change = LimitCounter.change
 
-    def counting(counter: LimitCounter, rule: LimitRule) -> int:
+    def counting(counter: LimitCounter, rule: LimitRule) -> None:
         counts.append(rule.count)
-        return change(counter, rule)
+        change(counter, rule)
 
     monkeypatch.setattr(LimitCounter, "change", counting)
     return counts

@@ -451,8 +451,7 @@ class Ledger:
     def _free_permits(self, run: DoneRun, session: int) -> None:
         """Free the permits of a run's tasks that `succeed` is about to end as the common case."""
         base, attempt = run.client << SEQ_BITS, run.attempt
-        took = run.elapsed / len(run.seqs)
-        for index, seq in enumerate(run.seqs):
+        for seq in run.seqs:
             record = self.tasks.get(base | seq)
             if (
                 record is not None
@@ -461,7 +460,7 @@ class Ledger:
                 and record.attempt == attempt
                 and record.extra is None
             ):
-                self.limits.end(record, took=took * (len(run.seqs) - index))
+                self.limits.end(record)
 
     def drop(self, record: TaskRecord) -> list[int]:
         """Forget a terminal record; return every id that waits for its outcome, its own first."""

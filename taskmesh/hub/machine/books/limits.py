@@ -21,9 +21,7 @@ from taskmesh.messages.journal_entries import LIMIT, WINDOW, JournalWindow
 from taskmesh.messages.runs import LimitRule
 
 EXACT = 1000
-"""Starts in a window up to which each is remembered by its own time; above, by slices of the window."""
-SLICES = 128
-"""Slices of a larger window. A start counts until its slice has left the window, which is the safe side."""
+"""Starts in a window up to which each is remembered by its own time; more are kept in so many blocks."""
 LEEWAY = 0.02
 """Seconds for which a start counts beyond its window.
 
@@ -31,6 +29,7 @@ The hub counts pushes, and a task begins later than its push: by 0.2 ms if its s
 milliseconds if the machine is busy. Where the first tasks of a window are late and those of the next one are
 not, an API would count more than its rate: 54 starts of 50/s were stamped in a second, and 51 are with the
 leeway. It is no share of the window, since a task of 5/d is late by no more. A rate by the second loses 2 %.
+Tasks that begin later than that are not made up for.
 """
 MOST_COUNTERS = 1_000_000
 """Keys and names that are counted at a time. A client that submits for more is told that the hub is busy."""
@@ -48,91 +47,7 @@ class Closable(Protocol):
         ...
 
 
-class Window:
-    """The starts of the last `seconds`: times and how many started then, oldest first.
-
-    Attributes:
-        seconds: length of the window, with LEEWAY.
-        count: starts that are in it.
-    """
-
-    __slots__ = ("_log", "_slice", "count", "seconds")
-
-    def __init__(self, rule: LimitRule) -> None:
-        self.seconds = rule.window + LEEWAY
-        self.count = 0
-        self._slice = 0.0 if rule.count <= EXACT else rule.window / SLICES
-        self._log: deque[list[float]] = deque()
-
-    def add(self, when: float, count: int = 1) -> None:
-        """Count starts; times rise from call to call."""
-        log = self._log
-        if self._slice:
-            when = (math.floor(when / self._slice) + 1) * self._slice
-        if log and log[-1][0] >= when:
-            log[-1][1] += count
-        else:
-            log.append([when, count])
-        self.count += count
-
-    def give_back(self, when: float) -> bool:
-        """Forget a start at this time; return False if it is not in the window any more."""
-        for entry in reversed(self._log):
-            if entry[0] < when:
-                return False
-            if entry[0] - self._slice <= when and entry[1]:
-                entry[1] -= 1
-                self.count -= 1
-                return True
-        return False
-
-    def put_off(self, when: float, begun: float) -> None:
-        """Count a start at this time as one at the later time at which its task has begun at the latest.
-
-        A task that was late by no more than LEEWAY counts as it did. So does one of a large window, whose
-        slices are coarser, and one that has left the window meanwhile. On a machine with a load of 5 tasks a
-        CPU 50/s had up to 58 starts in a second without this, 51 with it, and 98 % of the rate both times.
-        """
-        begun -= LEEWAY
-        if begun <= when or self._slice or not self.give_back(when):
-            return
-        log = self._log
-        place = len(log)
-        while place and log[place - 1][0] > begun:
-            place -= 1
-        log.insert(place, [begun, 1])
-        self.count += 1
-
-    @property
-    def starts(self) -> list[tuple[float, int]]:
-        """Times, and how many starts count then."""
-        return [(when, int(count)) for when, count in self._log if count]
-
-    def pass_to(self, now: float) -> None:
-        """Forget the starts that have left the window."""
-        log, seconds = self._log, self.seconds
-        while log and (log[0][0] + seconds <= now or not log[0][1]):
-            self.count -= int(log.popleft()[1])
-
-    def moved(self, rule: LimitRule) -> Window:
-        """Return a window of another rule with the starts of this one."""
-        window = Window(rule)
-        for when, count in self._log:
-            window.add(when, int(count))
-        return window
-
-    def room_at(self, most: int) -> float:
-        """Return the time at which fewer than `most` starts are in the window."""
-        left = self.count
-        for when, count in self._log:
-            left -= int(count)
-            if left < most:
-                return when + self.seconds
-        return 0.0
-
-    @property
-    def empty_at(self) -> float:
-        return self._log[-1][0] + self.seconds if self._log else 0.0
+Block = list[float]
 
 
 def key_of(rule: LimitRule, part: str | None) -> tuple[str, str]:
@@ -143,99 +58,83 @@ def key_of(rule: LimitRule, part: str | None) -> tuple[str, str]:
 class LimitCounter:
     """One limit, or one key of a keyed limit: the tasks that it has let go, and those that wait for it.
 
+    Of a rate it remembers blocks of starts by the time of the last one, for which all of a block count: that
+    is the safe side, by less than a block.
+
     Attributes:
         key: name of the limit, and the key or an empty text.
         rule: what it allows.
-        holders: tasks SENT or RUNNING with it, and when they were pushed. A task that a pool lists and nobody
-            has asked this hub for counts as well.
-        window: starts, of a rate.
+        holders: tasks SENT or RUNNING with it, and the blocks of their starts. A task that a pool lists and
+            nobody has asked this hub for counts as well; its start was another hub's.
+        blocks: times and how many starts count then, oldest first.
+        started: how many starts they have.
         route_queues: how many route_queues ask it.
         waiting: route_queues that wait for it, in order.
-        opens_at: time for which a timer is set, 0 for none.
-        is_parting: it is looked at when its window is empty.
+        wakes_at: time for which a timer is set, 0 for none.
     """
 
-    __slots__ = (
-        "_next",
-        "holders",
-        "is_parting",
-        "key",
-        "opens_at",
-        "route_queues",
-        "rule",
-        "waiting",
-        "window",
-    )
+    __slots__ = ("blocks", "holders", "key", "route_queues", "rule", "started", "waiting", "wakes_at")
 
     def __init__(self, key: tuple[str, str], rule: LimitRule) -> None:
         self.key = key
         self.rule = rule
-        self.holders: dict[int, float] = {}
-        self.window = Window(rule) if rule.window else None
+        self.holders: dict[int, Block | None] = {}
+        self.blocks: deque[Block] = deque()
+        self.started = 0
         self.route_queues = 0
         self.waiting: dict[Closable, None] = {}
-        self.opens_at = 0.0
-        self.is_parting = False
-        self._next = 0.0
+        self.wakes_at = 0.0
 
-    def has_room(self, now: float) -> bool:
-        window = self.window
-        if window is None:
-            return len(self.holders) < self.rule.count
-        window.pass_to(now)
-        return window.count < self.rule.count and now >= self._next
+    def add(self, when: float, count: int = 1) -> Block:
+        """Count starts; times rise from call to call."""
+        blocks = self.blocks
+        self.started += count
+        if blocks and blocks[-1][1] + count <= math.ceil(self.rule.count / EXACT):
+            blocks[-1][0] = when
+            blocks[-1][1] += count
+        else:
+            blocks.append([when, count])
+        return blocks[-1]
 
-    def room_at(self) -> float:
-        """Return the time at which a task may start, as far as time can bring that about."""
-        window, count = self.window, self.rule.count
-        if window is None:
-            return math.inf
-        return max(window.room_at(count) if window.count >= count else 0.0, self._next)
+    def room_at(self, now: float) -> float:
+        """Return the time from which on a task may start, as far as time can bring that about."""
+        rule, blocks, seconds = self.rule, self.blocks, self.rule.window + LEEWAY
+        if not rule.window:
+            return 0.0 if len(self.holders) < rule.count else math.inf
+        while blocks and blocks[0][0] + seconds <= now:
+            self._take_back(blocks.popleft())
+        if self.started >= rule.count:
+            return blocks[0][0] + seconds
+        return blocks[-1][0] + seconds / rule.count if rule.smooth and blocks else 0.0
+
+    def _take_back(self, block: Block, count: float = math.inf) -> None:
+        """Count no more than the rest of a block; nothing is left of one that has left the window."""
+        gone = min(block[1], count)
+        block[1] -= gone
+        self.started -= int(gone)
+
+    @property
+    def empty_at(self) -> float:
+        """The time when no start is in its window."""
+        return self.blocks[-1][0] + self.rule.window + LEEWAY if self.rule.window and self.blocks else 0.0
 
     def start(self, task: int, now: float) -> None:
-        self.holders[task] = now
-        if self.window is not None:
-            self.window.add(now)
-            if self.rule.smooth:
-                distance = self.window.seconds / self.rule.count
-                late = now - self._next  # by less than a distance: the next one is not late for that
-                self._next = (self._next if late < distance else now) + distance
+        self.holders[task] = self.add(now) if self.rule.window else None
 
-    def end(self, task: int, *, unstarted: bool) -> float:
-        """Take in that no pool has the task any more. What had not started was none of the starts.
-
-        Returns:
-            The time at which the window counts its start; 0 if it does not.
-        """
-        when = self.holders.pop(task, None)
-        if when is None:
-            return 0.0
-        if self.window is None:
+    def end(self, task: int, *, unstarted: bool) -> None:
+        """Take in that no pool has the task any more. What had not started was none of the starts."""
+        if task not in self.holders:
+            return
+        block = self.holders.pop(task)
+        if unstarted and block is not None:
+            self._take_back(block, 1)
+        if not self.rule.window or unstarted:
             self.reopen()
-            return 0.0
-        if unstarted and when:
-            self.window.give_back(when)
-            self.reopen()
-            return 0.0
-        return when
 
-    def change(self, rule: LimitRule) -> int:
-        """Take in another rule. What has started counts, as far as it was remembered.
-
-        Returns:
-            The work that this was, in counters without starts.
-        """
-        work = 1 + (len(self.window.starts) if self.window is not None else 0) // 10
+    def change(self, rule: LimitRule) -> None:
+        """Take in another rule. What has started counts, as far as it was remembered."""
         self.rule = rule
-        self._next = 0.0
-        if not rule.window:
-            self.window = None
-        elif self.window is None:
-            self.window = Window(rule)
-        else:
-            self.window = self.window.moved(rule)
         self.reopen()
-        return work
 
     def reopen(self) -> None:
         """Let the route queues look again that wait for it."""
@@ -290,8 +189,6 @@ class Limits:
         self._started, self._lease, self._offset = started, lease, offset
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, LimitCounter]] = []
-        self._idle: list[tuple[float, int, LimitCounter]] = []
-        self._ended: list[tuple[Window, float, float]] = []
         self._of_name: dict[str, dict[tuple[str, str], LimitCounter]] = {}
         self._unused: dict[str, None] = {}
         self._changed: dict[str, None] = {}
@@ -356,7 +253,8 @@ class Limits:
             counter = self._changing.pop()
             rule = self.rule(counter.key[0])
             if rule is not None and counter.rule != rule:
-                left -= counter.change(rule)
+                left -= 1
+                counter.change(rule)
 
     @property
     def is_changing(self) -> bool:
@@ -377,10 +275,9 @@ class Limits:
                 of_name = self._of_name[rule.name] = {}
                 self._unused.pop(rule.name, None)
             of_name[key] = found
-            if self._lease and found.window is not None:
-                until = self._started + min(self._lease, counts.window)
-                if self.now < until:
-                    found.window.add(until - counts.window, counts.count)
+            until = self._started + min(self._lease, counts.window)
+            if self.now < until:
+                found.add(until - counts.window, counts.count)
         return found
 
     def of(self, rules: Iterable[LimitRule], part: str, *, keyed: bool) -> tuple[LimitCounter, ...]:
@@ -400,15 +297,18 @@ class Limits:
     def full(self, counters: Iterable[LimitCounter]) -> LimitCounter | None:
         """Return the first of some counters that lets no task go now."""
         for counter in counters:
-            if not counter.has_room(self.now) or (self.recovers and counter.window is None):
+            if counter.room_at(self.now) > self.now or (self.recovers and not counter.rule.window):
                 return counter
         return None
 
     def wait(self, route_queue: Closable, counter: LimitCounter) -> None:
         counter.waiting[route_queue] = None
-        when = counter.room_at()
-        if when < math.inf and not (counter.opens_at and counter.opens_at <= when):
-            counter.opens_at = when
+        self._wake(counter, counter.room_at(self.now))
+
+    def _wake(self, counter: LimitCounter, when: float) -> None:
+        """Have a counter looked at, if it is not to be before that anyhow."""
+        if when < (counter.wakes_at or math.inf):
+            counter.wakes_at = when
             heapq.heappush(self._timers, (when, next(self._numbers), counter))
 
     # --- tasks --------------------------------------------------------------------------------------------
@@ -418,48 +318,33 @@ class Limits:
         for rule in record.spec.spec.limits:
             counter = self.counter(rule, record.part or "")
             counter.start(record.id, self.now)
-            if rule.window:
-                self._write(counter)
+            if counter.rule.window > self._lease:  # the next hub takes shorter ones as full for a lease
+                self.windows.put_later(counter.key, counter)
 
     def adopt(self, record: TaskRecord) -> None:
         """A pool has a task with limits that it was not sent here: it runs, and its start was counted."""
         for rule in record.spec.spec.limits:
-            self.counter(rule, record.part or "").holders.setdefault(record.id, 0.0)
+            self.counter(rule, record.part or "").holders.setdefault(record.id, None)
 
-    def end(self, record: TaskRecord, cause: Cause | None = None, took: float | None = None) -> None:
-        """No pool has a task with limits any more: its permits are free.
-
-        Args:
-            record: the task.
-            cause: the cause of its transition.
-            took: the seconds for which it has run until now at least, if that is known.
-        """
+    def end(self, record: TaskRecord, cause: Cause | None = None) -> None:
+        """No pool has a task with limits any more, by the cause of its transition: its permits are free."""
         for rule in record.spec.spec.limits:
             counter = self.counters.get(key_of(rule, record.part))
             if counter is not None:
-                started = counter.end(record.id, unstarted=cause is Cause.RETURN)
-                if started and took is not None and counter.window is not None:
-                    self._ended.append((counter.window, started, took))
+                counter.end(record.id, unstarted=cause is Cause.RETURN)
                 self.release(counter)
 
     # --- the journal --------------------------------------------------------------------------------------
 
-    def _write(self, counter: LimitCounter) -> None:
-        """Have starts written; no shorter windows than a lease, which the next hub takes as full for it."""
-        if counter.window is not None and counter.rule.window > self._lease:
-            self.windows.put_later(counter.key, counter)
-        else:
-            self.windows.drop_later(counter.key)
-
     def _entry(self, key: tuple[str, str], counter: LimitCounter) -> JournalWindow:
-        starts = counter.window.starts if counter.window is not None else []
-        return JournalWindow(counter.rule, key[1], [(when + self._offset(), count) for when, count in starts])
+        offset = self._offset()
+        starts = [(when + offset, int(count)) for when, count in counter.blocks]
+        return JournalWindow(counter.rule, key[1], starts)
 
     def _counter_of(self, _: int, entry: JournalWindow) -> tuple[tuple[str, str], LimitCounter]:
         counter = self.counter(entry.rule, entry.part)
-        if counter.window is not None:
-            for when, count in entry.starts:
-                counter.window.add(min(self.now, when - self._offset()), count)
+        for when, count in entry.starts:
+            counter.add(min(self.now, when - self._offset()), count)
         return counter.key, counter
 
     # --- tasks of an earlier hub --------------------------------------------------------------------------
@@ -471,7 +356,7 @@ class Limits:
         keys = []
         for rule in rules:
             counter = self.counter(rule, part)
-            counter.holders.setdefault(task, 0.0)
+            counter.holders.setdefault(task, None)
             keys.append(counter.key)
         self.listed[task] = tuple(keys)
 
@@ -492,51 +377,36 @@ class Limits:
         return self._timers[0][0] if self._timers else math.inf
 
     def pass_to(self, now: float) -> None:
-        """Let route queues look again whose window has room now; before, count late starts as such."""
+        """Let route queues look again whose window has room now, and forget counters that nothing asks."""
         self.now = max(self.now, now)
         if self._changed or self._changing:
             self._go_on()
-        if self._ended:
-            for window, started, took in self._ended:
-                window.put_off(started, self.now - took)
-            self._ended.clear()
         while self._timers and self._timers[0][0] <= self.now:
             when, _, counter = heapq.heappop(self._timers)
-            if when == counter.opens_at:
-                counter.opens_at = 0.0
+            if when == counter.wakes_at:
+                counter.wakes_at = 0.0
                 counter.reopen()
+                self.release(counter)
 
     def recovered(self) -> None:
         """All pools of an earlier hub have listed what they hold, or have had the time to."""
         self.recovers = False
         for counter in list(self.counters.values()):
-            if counter.window is None:
+            if not counter.rule.window:
                 counter.reopen()
             self.release(counter)  # of what the journal had, nothing may ask
 
-    def sweep(self) -> None:
-        """Forget counters that nothing asks and whose window is empty."""
-        while self._idle and self._idle[0][0] <= self.now:
-            _, _, counter = heapq.heappop(self._idle)
-            counter.is_parting = False
-            if counter.is_idle and self.counters.get(counter.key) is counter:
-                self.release(counter)
-
     def release(self, counter: LimitCounter) -> None:
         """Forget a counter that nothing asks, now or when its window is empty."""
-        if not counter.is_idle:
-            return
-        empty_at = counter.window.empty_at if counter.window is not None else 0.0
-        if empty_at <= self.now:
-            self._forget(counter)
-        elif not counter.is_parting:
-            counter.is_parting = True
-            heapq.heappush(self._idle, (empty_at, next(self._numbers), counter))
+        if counter.is_idle and self.counters.get(counter.key) is counter:
+            if counter.empty_at > self.now:
+                self._wake(counter, counter.empty_at)
+            else:
+                self._forget(counter)
 
     def _forget(self, counter: LimitCounter) -> None:
         key = counter.key
-        if self.counters.pop(key, None) is None:
-            return
+        del self.counters[key]
         self.windows.drop_later(key)
         name = key[0]
         of_name = self._of_name[name]

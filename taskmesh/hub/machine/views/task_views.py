@@ -163,7 +163,7 @@ def _held_back(hub: HubState, record: TaskRecord) -> str:
         return ""
     name, key = counter.key
     of_key = f" of {key!r}" if key else ""
-    if hub.ledger.limits.recovers and counter.window is None:
+    if hub.ledger.limits.recovers and not counter.rule.window:
         left = hub.recovery.left(hub.now)
         return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
     ahead = part.ahead_of(record, MOST_LOOKS)

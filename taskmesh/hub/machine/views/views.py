@@ -187,9 +187,8 @@ def limits(hub: HubState, limit: int) -> list[dict[str, Any]]:
         if (row := rows.get(name)) is not None:
             row["keys"] += bool(part)
             row["running"] += len(counter.holders)
-            if counter.window is not None:
-                counter.window.pass_to(hub.now)
-                row["started"] += counter.window.count
+            counter.room_at(hub.now)
+            row["started"] += counter.started if counter.rule.window else 0
     for number, waiting in _queued_with_limits(hub).items():
         for rule in hub.specs[number].route[2]:
             if rule.name in rows:
