@@ -452,6 +452,7 @@ class TestRestart:
         session = rig.join(slots=8, epoch=3, inventory=inventory)
         mine = submit(rig, limited(GPU), "", "", "")
         assert not pushed(rig)
+        assert rig.hub.deadline > rig.now, "it does not spin meanwhile"
         wait(rig, rig.config.lease + 0.5)
         assert not pushed(rig)
         assert set(rig.hub.state.ledger.limits.counters) == {("gpu", ""), ("user", "ann")}

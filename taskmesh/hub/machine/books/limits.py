@@ -307,7 +307,7 @@ class Limits:
 
     def _wake(self, counter: LimitCounter, when: float) -> None:
         """Have a counter looked at, if it is not to be before that anyhow."""
-        if when < (counter.wakes_at or math.inf):
+        if self.now < when < (counter.wakes_at or math.inf):
             counter.wakes_at = when
             heapq.heappush(self._timers, (when, next(self._numbers), counter))
 
