@@ -101,7 +101,7 @@ class LimitCounter:
         rule, blocks, seconds = self.rule, self.blocks, self.rule.window + LEEWAY
         if not rule.window:
             return 0.0 if len(self.holders) < rule.count else math.inf
-        while blocks and blocks[0][0] + seconds <= now:
+        while blocks and (blocks[0][0] + seconds <= now or not blocks[0][1]):
             self._take_back(blocks.popleft())
         if self.started >= rule.count:
             return blocks[0][0] + seconds
