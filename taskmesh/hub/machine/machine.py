@@ -100,9 +100,8 @@ class HubMachine:
         if hub.cancellations.pending or hub.dependencies.is_settling or clients.is_behind(hub):
             return now
         first = min(self._sweep_at, now + self.config.stall / 2, hub.schedules.deadline)
-        timer = hub.ledger.timers.deadline
-        if timer is not None:
-            first = min(first, timer)
+        if hub.ledger.timers.heap:
+            first = min(first, hub.ledger.timers.deadline)
         if hub.recovery.waiting:
             first = min(first, hub.recovery.deadline)
         if hub.ledger.limits.counters:

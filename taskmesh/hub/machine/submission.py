@@ -241,11 +241,10 @@ def _missing_specs(hub: HubState, submit: m.Submit) -> set[int]:
 def _acknowledge(hub: HubState, session: ClientSession, size: int, now: float) -> None:
     """Acknowledge a Submit: with the next delivery or after ACK_DELAY, every second one at once.
 
-    So is a large one, since its client may wait for room in its window, and every one of an embedded
-    client, to which it costs no message.
+    So is a large one, since its client may wait for room in its window.
     """
     due = hub.due.acks
-    if not session.credit or session.client in due or size >= LARGE:
+    if session.client in due or size >= LARGE:
         due.pop(session.client, None)
         hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
     else:

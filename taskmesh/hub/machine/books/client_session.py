@@ -165,7 +165,7 @@ class ClientSession:
             return []
         window = self._deliveries
         if self.credit == 0:
-            message = Deliver(self._epoch, window.next, self._done, self._failed)
+            message = Deliver(self._epoch, window.next, self._done, self._failed, self.accepted)
             window.restart(window.next + 1)  # nothing can be lost
             self._done, self._failed = [], []
             return [SendClient(self.client, message)]

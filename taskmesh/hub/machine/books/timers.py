@@ -24,8 +24,9 @@ class Timers:
         self._limit = FEW_TIMERS
 
     @property
-    def deadline(self) -> float | None:
-        return self.heap[0][0] if self.heap else None
+    def deadline(self) -> float:
+        """The time of the first timer; there is one."""
+        return self.heap[0][0]
 
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
         self._count += 1
