@@ -277,11 +277,6 @@ def _write_outcomes(hub: HubState) -> None:
         hub.known_clients.leaving.popleft()
 
 
-def is_behind(hub: HubState) -> bool:
-    """True if outcomes are still to be written of clients that have gone."""
-    return bool(hub.known_clients.leaving)
-
-
 def on_beat(hub: HubState, session: ClientSession) -> None:
     """A client waits: tell it what is accepted, and how many slots serve its tasks."""
     hub.send(session.client, m.Accepted(session.accepted, _slots_for(hub, session)))

@@ -97,7 +97,7 @@ class HubMachine:
     def deadline(self) -> float:
         hub = self.state
         now = hub.now
-        if hub.cancellations.pending or hub.dependencies.is_settling or clients.is_behind(hub):
+        if hub.cancellations.pending or hub.dependencies.is_settling or hub.known_clients.leaving:
             return now
         first = min(self._sweep_at, now + self.config.stall / 2, hub.schedules.deadline)
         if hub.ledger.timers.heap:
@@ -121,15 +121,14 @@ class HubMachine:
         """Does what events may have made due; the order of these steps is the order of their actions."""
         hub = self.state
         ledger = hub.ledger
-        if now >= self._sweep_at:
-            self._sweep(now)
-        is_behind = hub.cancellations.pending or hub.recovery.waiting or clients.is_behind(hub)
-        if is_behind or now >= hub.schedules.deadline:
+        is_behind = hub.cancellations.pending or hub.recovery.waiting or hub.known_clients.leaving
+        if is_behind or now >= min(self._sweep_at, hub.schedules.deadline):
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         if hub.dependencies.is_settling:
             hub.dependencies.settle(now, self._end_task)
-        cancellations.publish(hub)
+        if hub.cancellations.at_pools:
+            cancellations.publish(hub)
         if hub.due.acks:
             submission.acknowledge_due(hub, now)
         if hub.sinks.news:
@@ -151,7 +150,9 @@ class HubMachine:
             hub.out.append(WriteJournal(*journal.take()))
 
     def _go_on(self, now: float) -> None:
-        """Does the next portion of what takes longer than one event may."""
+        """Does periodic work that is due, and the next portion of what takes longer than one event may."""
+        if now >= self._sweep_at:
+            self._sweep(now)
         clients.go_on(self.state)
         self.state.recovery.release(now)
         if now >= self.state.schedules.deadline:
@@ -229,9 +230,10 @@ class HubMachine:
                 assert_never(message)
 
     def _on_results(self, results: m.Results, now: float) -> None:
-        lane = pools.current(self.state, results.epoch, results.session)
+        is_ours = results.epoch == self.config.epoch
+        lane = self.state.lanes.get(results.session) if is_ours else None
         if lane is None:
-            self._on_late_results(results)
+            self._on_late_results(results, is_ours=is_ours)
             return
         lane.heard = now
         if results.done or results.failed:
@@ -252,11 +254,11 @@ class HubMachine:
         for held in results.returned:
             collector.on_returned(self.state, held, lane.session)
 
-    def _on_late_results(self, results: m.Results) -> None:
+    def _on_late_results(self, results: m.Results, *, is_ours: bool) -> None:
         """Of a session that is over, or of another hub's, only successes count."""
-        ours = results.epoch == self.config.epoch and results.session > 0
+        session = results.session if is_ours and results.session > 0 else collector.NOBODY
         for run in results.done:
-            collector.on_done(self.state, run, results.session if ours else collector.NOBODY)
+            collector.on_done(self.state, run, session)
 
     def _notify(self, notice: m.Notice) -> None:
         """Pass news of running tasks on to the clients that are there."""
@@ -275,16 +277,18 @@ class HubMachine:
         self.state.log("message.refused", {"from": user, "error": reason})
 
     def _from_client(self, event: ev.FromClient, now: float) -> None:
-        if owners.is_another_s(self.state, event.client, event.user):
+        session = self.state.clients.get(event.client)
+        is_its_own = session is not None and session.user == event.user
+        if not is_its_own and owners.is_another_s(self.state, event.client, event.user):
             self._refuse(event.user, "this client session belongs to another key")
         else:
-            self._on_client_message(event.client, event.message, event.user, now)
+            self._on_client_message(event, session, now)
 
-    def _on_client_message(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
+    def _on_client_message(self, event: ev.FromClient, session: ClientSession | None, now: float) -> None:
+        client, message = event.client, event.message
         if isinstance(message, m.ClientHello):
-            clients.on_hello(self.state, message, now, user)
+            clients.on_hello(self.state, message, now, event.user)
             return
-        session = self.state.clients.get(client)
         if session is None:
             self.state.send(client, m.ClientRefused())
             return
@@ -304,7 +308,7 @@ class HubMachine:
             case m.SinkReport():
                 self._on_sink_report(session, message, now)
             case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
-                self._on_request(client, message, user, now)
+                self._on_request(client, message, event.user, now)
             case _:
                 assert_never(message)
 

@@ -295,7 +295,7 @@ class PoolMachine:
         done, failed = slot.finished(results, self._worker(slot), now)
         if not done and not failed:
             return
-        if self.permits.take_back(slot):
+        if slot.parent is not None and self.permits.take_back(slot, slot.parent):
             self.member.hurry(now)
         scheduler = self.scheduler
         scheduler.credit.measured(now - results.sent)

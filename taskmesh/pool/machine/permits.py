@@ -67,10 +67,9 @@ class Permits:
             self._changed, self.calm = True, False
         return True
 
-    def take_back(self, slot: Slot) -> bool:
-        """Tasks of a slot have ended; returns True if the one that had lent its permit is among them."""
-        parent = slot.parent
-        if parent is None or (slot.pieces and slot.pieces[0].first <= parent):
+    def take_back(self, slot: Slot, parent: int) -> bool:
+        """Tasks of a slot have ended; returns True if `parent`, which had lent its permit, is among them."""
+        if slot.pieces and slot.pieces[0].first <= parent:
             return False
         slot.lend(None)
         self._changed, self.calm = True, False
