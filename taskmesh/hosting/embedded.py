@@ -24,8 +24,8 @@ from taskmesh.hosting.local_pool import LocalPool
 from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnClient
 from taskmesh.hub.settings import hub_settings, new_epoch
 from taskmesh.messages import mesh_messages as m
-from taskmesh.pool.slot_starter import SlotWait
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor
+from taskmesh.pool.slots.spin_wait import SlotWait
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import ClientSigner
 from taskmesh.system.loop import Loop

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from taskmesh.core.actions import Publish, PushTasks, SendClient
 from taskmesh.core.events import FromHub, FromHubToClient
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.private_gateway import PrivateGateway
 from taskmesh.hub.shell import HubShell, WallClock
-from taskmesh.messages import mesh_messages as m
 from taskmesh.security.payload_signing import ClientSigner, PayloadSigner
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -90,32 +90,32 @@ class LocalLinks:
     def has_session(self, session: int) -> bool:
         return session in self._sessions
 
-    def push(self, session: int, message: m.Tasks) -> None:
-        pool = self.pool
-        if pool is not None and session in self._sessions:
+    def push(self, action: PushTasks) -> None:
+        pool, message = self.pool, action.message
+        if pool is not None and action.session in self._sessions:
             pool.events.append(FromHub(message if pool.signer is None else pool.signer.tasks(message)))
         elif self.sockets is not None:
-            self.sockets.push(session, message)
+            self.sockets.push(action)
 
-    def publish(self, pool: str, message: m.ToPool) -> None:
+    def publish(self, action: Publish) -> None:
         own = self.pool
-        if own is not None and pool in ("", own.name):
-            own.events.append(FromHub(message))
-            if pool:
+        if own is not None and action.pool in ("", own.name):
+            own.events.append(FromHub(action.message))
+            if action.pool:
                 return
         if self.sockets is not None:
-            self.sockets.publish(pool, message)
+            self.sockets.publish(action)
 
-    def send_client(self, client: int, message: m.ToClient) -> None:
-        own = self.client
+    def send_client(self, action: SendClient) -> None:
+        own, client, message = self.client, action.client, action.message
         if own is not None and client == own.client:
             own.events.append(
                 FromHubToClient(message if own.signer is None else own.signer.verified(message))
             )
         elif self.private.knows(client):
-            self.private.send_client(client, message)
+            self.private.send_client(action)
         elif self.sockets is not None:
-            self.sockets.send_client(client, message)
+            self.sockets.send_client(action)
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Bind a lane; one to the pool in the same loop is a queue, and its endpoint says so."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskmesh.messages import mesh_messages as m
+from taskmesh.core.actions import SendClient
 from taskmesh.system.loop import Loop
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class PrivateGateway:
     def knows(self, client: int) -> bool:
         return self._sockets is not None and self._sockets.knows(client)
 
-    def send_client(self, client: int, message: m.ToClient) -> None:
+    def send_client(self, action: SendClient) -> None:
         if self._sockets is not None:
-            self._sockets.send_client(client, message)
+            self._sockets.send_client(action)
 
     def close(self) -> None:
         """Close the sockets, and remove their folder."""

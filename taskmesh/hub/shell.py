@@ -10,7 +10,6 @@ from taskmesh.core import actions as act
 from taskmesh.core.events import Clock, LaneOpened
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.link.shell import Shell
-from taskmesh.messages import mesh_messages as m
 from taskmesh.system.clock import monotonic, wall
 
 EVERY = 1.0
@@ -28,15 +27,15 @@ class HubLinks(Protocol):
 
     events: deque[object]
 
-    def push(self, session: int, message: m.Tasks) -> None:
+    def push(self, action: act.PushTasks) -> None:
         """Send tasks on the session's lane; the ledger finds those that could not be sent."""
         ...
 
-    def publish(self, pool: str, message: m.ToPool) -> None:
-        """Send on the control channel, to one pool, or to all when `pool` is empty."""
+    def publish(self, action: act.Publish) -> None:
+        """Send on the control channel, to one pool or to all."""
         ...
 
-    def send_client(self, client: int, message: m.ToClient) -> None: ...
+    def send_client(self, action: act.SendClient) -> None: ...
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Bind a lane for the holder of `key`; return the endpoint that the pool is to dial."""
@@ -97,9 +96,9 @@ class HubShell(Shell[HubMachine]):
         journal: JournalLink | None = None,
     ) -> None:
         perform: dict[type, Callable[[Any], object]] = {
-            act.PushTasks: lambda action: links.push(action.session, action.message),
-            act.SendClient: lambda action: links.send_client(action.client, action.message),
-            act.Publish: lambda action: links.publish(action.pool, action.message),
+            act.PushTasks: links.push,
+            act.SendClient: links.send_client,
+            act.Publish: links.publish,
             act.OpenLane: self._open_lane,
             act.CloseLane: lambda action: links.close_lane(action.session),
             act.LogEvent: lambda action: links.record(action.kind, action.fields),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import zmq
 
+from taskmesh.core.actions import Publish, PushTasks, SendClient
 from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneLost, LinksLost, Revoked
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.hub.lanes import LaneLink, LanePorts, bind_path
@@ -155,24 +156,25 @@ class HubSockets:
 
     # --- outgoing -------------------------------------------------------------------------------------------
 
-    def push(self, session: int, message: m.Tasks) -> None:
+    def push(self, action: PushTasks) -> None:
         """Send tasks on the session's lane."""
-        lane = self._lanes.get(session)
+        lane = self._lanes.get(action.session)
         if lane is None:
             return
-        sent = [lane.push(frames) for frames in self._cutter.cut(encode(message))]
+        sent = [lane.push(frames) for frames in self._cutter.cut(encode(action.message))]
         if not all(sent) and not lane.lost:
-            self._wait_for(session, lane)
+            self._wait_for(action.session, lane)
 
-    def publish(self, pool: str, message: m.ToPool) -> None:
+    def publish(self, action: Publish) -> None:
         """Send on the control channel."""
-        self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
+        self.control.try_send_parts([topic(action.pool) if action.pool else ALL, *encode(action.message)])
 
     def knows(self, client: int) -> bool:
         return client in self._identities
 
-    def send_client(self, client: int, message: m.ToClient) -> None:
+    def send_client(self, action: SendClient) -> None:
         """Send a message over a client's newest link."""
+        client, message = action.client, action.message
         if (identity := self._identities.get(client)) is None:
             return
         try:

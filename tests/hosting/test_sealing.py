@@ -43,7 +43,8 @@ first = []
 evil = dumps(((marker, "evil"), {}))
 
 
-def lying_push(self, session, message):
+def lying_push(self, action):
+    message = action.message
     for run in message.runs:
         if lie == "payload":
             run.payloads[:] = [bytes(payload[:36]) + evil for payload in run.payloads]
@@ -57,14 +58,15 @@ def lying_push(self, session, message):
         message.specs[:] = [(spec_number(spec), spec) for spec in made]
         for run in message.runs:
             run.spec = message.specs[0][0] if message.specs else run.spec
-    push(self, session, message)
+    push(self, action)
 
 
-def lying_send(self, client, message):
+def lying_send(self, action):
+    message = action.message
     if lie == "result" and isinstance(message, m.Deliver):
         for run in message.done:
             run.payloads[:] = [evil for _ in run.payloads]
-    send_client(self, client, message)
+    send_client(self, action)
 
 
 HubSockets.push, HubSockets.send_client = lying_push, lying_send

@@ -11,16 +11,16 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.hosting.embedded import EmbeddedPort
-from taskmesh.hub.own_links import OwnLinks
-from taskmesh.pool.shell import LocalHubLink
+from taskmesh.hosting.local_pool import LocalHubLink
+from taskmesh.hub.embedded_hub import LocalLinks
 from tests.hosting.workload import echo
 
-MOST_MODULES = 45
+MOST_MODULES = 46
 SENDERS = (
     EmbeddedPort._send,
-    OwnLinks.push,
-    OwnLinks.publish,
-    OwnLinks.send_client,
+    LocalLinks.push,
+    LocalLinks.publish,
+    LocalLinks.send_client,
     LocalHubLink.send,
     LocalHubLink.beat,
 )

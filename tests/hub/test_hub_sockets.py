@@ -5,6 +5,7 @@ from pathlib import Path
 
 from zmq import POLLOUT
 
+from taskmesh.core.actions import SendClient
 from taskmesh.core.events import FromPool, LaneLost, LinksLost
 from taskmesh.hub.embedded_hub import LocalLinks
 from taskmesh.hub.machine.submission import RETRY_BUSY
@@ -39,7 +40,7 @@ def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):
             events.clear()
             client.send_parts(encode(m.ClientHello(7, 0)), timeout=5)
             wait_until(lambda: hub._from_clients() or events)
-            hub.send_client(7, refused)
+            hub.send_client(SendClient(7, refused))
             assert to_client.decode(client.recv_parts(timeout=5)) == refused
             assert list(hub._identities) == ([] if refused.reason else [7])  # who is unknown says Hello again
         hub.close()

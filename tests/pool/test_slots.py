@@ -4,10 +4,9 @@ import os
 
 import pytest
 
-from taskmesh.pool import slot_starter as module
 from taskmesh.pool.machine.slots import SlotState
-from taskmesh.pool.slot_starter import SHORT, SlotWait
-from taskmesh.pool.slots.spin_wait import MIN_SHORT_WAITS
+from taskmesh.pool.slots import spin_wait as module
+from taskmesh.pool.slots.spin_wait import MIN_SHORT_WAITS, SHORT_ANSWER, SlotWait
 from taskmesh.system.loop import Loop
 from tests.core.rig import PoolRig
 
@@ -49,7 +48,7 @@ def answers(pool, pipe, clock):
     pool.slots[0].state, pool.slots[0].count = SlotState.UP, 1
     for _ in range(MIN_SHORT_WAITS):
         assert not answers.came()
-        clock.now += SHORT / 2
+        clock.now += SHORT_ANSWER / 2
         answers.awake()
     return answers
 
@@ -86,14 +85,14 @@ def test_where_answers_are_long_in_coming_it_is_not_polled_for(pool, pipe, clock
     os.write(pipe[1], b"x")
     for _ in range(3 * MIN_SHORT_WAITS):
         assert not answers.came()
-        clock.now += 2 * SHORT
+        clock.now += 2 * SHORT_ANSWER
         answers.awake()
 
 
 def test_a_wait_for_something_else_counts_for_nothing(answers, pool, pipe, clock):
     pool.slots[0].count = 0
     assert not answers.came()
-    clock.now += 10 * SHORT
+    clock.now += 10 * SHORT_ANSWER
     answers.awake()
     pool.slots[0].count = 1
     os.write(pipe[1], b"x")

@@ -125,7 +125,9 @@ class ClientMachine:
             return math.inf
         if not self.open:
             return self._hello_at
-        first = min(self._beat_at, self._lost_at, self._deliveries.due, self._sinks.deadline)
+        first = min(self._beat_at, self._lost_at, self._deliveries.due)
+        if self._sinks.by_name:
+            first = min(first, self._sinks.deadline)
         if self._busy_until or self._submits.kept:
             first = min(first, self._busy_until or self._submits.deadline(self.config.resend))
         return first
@@ -405,10 +407,10 @@ class ClientMachine:
             self._submits.repeat(now)
             self._again(now, out)
         if now >= self._beat_at:
-            owed = self._pending or self._submits.kept or self._sinks or self._requests
+            owed = self._pending or self._submits.kept or self._sinks.by_name or self._requests
             self._beat_at = now + self._beat if owed else math.inf
             out += [Send(m.ClientBeat(self.epoch))] if owed else ()
-        if now >= self._sinks.deadline:
+        if self._sinks.by_name and now >= self._sinks.deadline:
             out += self._sinks.on_time(now)
 
     def _stir(self, now: float) -> None:

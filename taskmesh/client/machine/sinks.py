@@ -8,7 +8,6 @@ after a report, and one that has said nothing for longer asks first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from taskmesh.core.actions import ClientAction, Renew, Send, Tell
@@ -105,22 +104,23 @@ class OpenSink:
 
 
 class OpenSinks:
-    """All sinks that are open here."""
+    """All sinks that are open here.
+
+    Attributes:
+        by_name: The sinks.
+    """
 
     def __init__(self) -> None:
-        self._sinks: dict[str, OpenSink] = {}
+        self.by_name: dict[str, OpenSink] = {}
         self._generation = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._sinks)
 
     @property
     def deadline(self) -> float:
-        """The time at which `on_time` has something to do."""
-        return min([sink.deadline for sink in self._sinks.values()]) if self._sinks else math.inf
+        """The time at which `on_time` has something to do; there is a sink."""
+        return min([sink.deadline for sink in self.by_name.values()])
 
     def open(self, name: str, credit: int, now: float, *, linked: bool) -> list[ClientAction]:
-        sink = self._sinks[name] = OpenSink(name, credit)
+        sink = self.by_name[name] = OpenSink(name, credit)
         return self._begin(sink, now) if linked else []
 
     def _begin(self, sink: OpenSink, now: float) -> list[ClientAction]:
@@ -132,38 +132,38 @@ class OpenSinks:
         self, name: str, generation: int, numbers: Sequence[int], now: float, *, linked: bool
     ) -> list[ClientAction]:
         """Acknowledge outcomes; those of an earlier generation have gone back to the hub."""
-        sink = self._sinks.get(name)
+        sink = self.by_name.get(name)
         if sink is None or not linked or generation != sink.generation or not numbers:
             return []
         return sink.report(ranges_of(numbers), now)
 
     def close(self, name: str, now: float, *, linked: bool) -> list[ClientAction]:
         """Take no more; the hub gives to others what is not acknowledged."""
-        sink = self._sinks.get(name)
+        sink = self.by_name.get(name)
         if sink is None:
             return []
         sink.closed = True
         if linked:
             return sink.report([], now)
-        del self._sinks[name]  # a new link would not know it any more
+        del self.by_name[name]  # a new link would not know it any more
         return [Tell(SinkReportAck(name, sink.generation, 0))]
 
     def welcomed(self, now: float) -> list[ClientAction]:
         """There is a new link: all begin anew."""
-        return [action for sink in self._sinks.values() for action in self._begin(sink, now)]
+        return [action for sink in self.by_name.values() for action in self._begin(sink, now)]
 
     def on_message(self, message: SinkDeliver | SinkReportAck, now: float) -> list[ClientAction]:
-        sink = self._sinks.get(message.sink)
+        sink = self.by_name.get(message.sink)
         if sink is None or message.generation != sink.generation:
             return []
         if isinstance(message, SinkReportAck) and not message.known:
             if sink.closed:
-                del self._sinks[message.sink]
+                del self.by_name[message.sink]
                 return [Tell(message)]
             return self._begin(sink, now)
         renewed = sink.told(message, now)
         if sink.is_over:
-            del self._sinks[message.sink]
+            del self.by_name[message.sink]
             return [Tell(SinkReportAck(message.sink, message.generation, message.reports))]
         if isinstance(message, SinkReportAck) or sink.closed:
             return renewed
@@ -172,7 +172,7 @@ class OpenSinks:
         return [*told, *sink.alive(now)]
 
     def on_time(self, now: float) -> list[ClientAction]:
-        return [action for sink in self._sinks.values() for action in sink.due(now)]
+        return [action for sink in self.by_name.values() for action in sink.due(now)]
 
 
 def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:

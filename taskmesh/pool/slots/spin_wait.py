@@ -13,9 +13,13 @@ from __future__ import annotations
 import os
 import select
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from taskmesh.system.cgroups import usable_cpus
+from taskmesh.system.clock import monotonic
+
+if TYPE_CHECKING:
+    from taskmesh.pool.machine.machine import PoolMachine
 
 LONGEST: Final = 0.001
 """Seconds that are polled at most before the slot goes to sleep: a lone trip over tcp takes half of that."""
@@ -29,6 +33,12 @@ MAX_CREDIT: Final = 4 * COST
 """Most short waits that are remembered."""
 PENALTY: Final = 64
 """Short waits without polling once trust is used up: useless polling never takes more than 3 % of a CPU."""
+
+POLLED: Final = 0.0001
+"""Seconds that are polled at most. A lone task's answer comes in 20 to 60 us; to be woken, on a CPU that has
+gone idle, takes as long."""
+SHORT_ANSWER: Final = 0.0002
+"""Seconds up to which an answer that was slept for shows that polling would have paid."""
 
 
 class SpinWait:
@@ -75,3 +85,39 @@ class SpinWait:
             self._trust = min(self._trust + 1, MAX_CREDIT) if self._trust else COST
         elif self._trust < 0:
             self._trust = min(self._trust, -MIN_SHORT_WAITS)
+
+
+class SlotWait:
+    """Decides whether a pool's loop polls while a lone task is under way, by how soon the last answers came.
+
+    Where several tasks are under way the CPU, and in a user's program the GIL, have better to do.
+
+    Args:
+        pool: the machine whose slots are waited for.
+        fds: readable when one of them, or another source that must not wait, has something.
+    """
+
+    def __init__(self, pool: PoolMachine, *fds: int) -> None:
+        self._pool = pool
+        self._polling = SpinWait(*fds, longest=POLLED, short=SHORT_ANSWER)
+        self._asleep_since = 0.0
+
+    def came(self) -> bool:
+        """Poll, if that is likely to pay, before the loop sleeps; return True when there is something now."""
+        under_way = 0
+        for slot in self._pool.slots.values():
+            under_way += slot.count
+            if under_way > 1:
+                return False
+        if not under_way:
+            return False
+        if self._polling.wait():
+            return True
+        self._asleep_since = monotonic()
+        return False
+
+    def awake(self) -> None:
+        """Take note that the loop has slept, or had no reason to."""
+        if self._asleep_since:
+            self._polling.waited(monotonic() - self._asleep_since)
+            self._asleep_since = 0.0
