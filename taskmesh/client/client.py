@@ -39,6 +39,7 @@ from taskmesh.serialize.code import Carried, FunctionCodec
 from taskmesh.serialize.dependencies import Collection, value_of
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
+from taskmesh.system.process import refuse_green_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,6 +154,7 @@ class Client:
             MeshClosed: the client has ended, or the interpreter ends and would not wait for an executor's
                 tasks; ForkedMeshError: in the parent process.
             NoMesh: a slot imports a module that opens an embedded mesh.
+            TaskMeshError: gevent or eventlet has replaced the standard library's threads.
         """
         if isinstance(self.table.refusal, ForkedMeshError):
             raise self.table.refusal
@@ -164,6 +166,7 @@ class Client:
                     raise MeshClosed(_TOO_LATE)
                 if not self.config.mesh.address:
                     _refuse_in_slots_import()
+                refuse_green_threads()
                 port = self._open_port(self.table, self.config, self._role, self._slot)
                 self.table.attach(port)
                 try:

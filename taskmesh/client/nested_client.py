@@ -31,7 +31,6 @@ from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
 from taskmesh.messages.runs import PROMISE, Failed
 from taskmesh.pool.slots.coroutines import runnable
 from taskmesh.pool.slots.nested import NestedContext, nested_context
-from taskmesh.system.process import refuse_green_threads
 
 if TYPE_CHECKING:
     from taskmesh.client.port.port import SubmitPort
@@ -177,7 +176,6 @@ def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _open_port(open_tasks: PendingTable, config: Config, role: str, slot: str) -> SubmitPort:
     from taskmesh.client.port.remote_port import RemotePort  # ZeroMQ, which most slots do not need
 
-    refuse_green_threads()
     return RemotePort(open_tasks, config, role=role, slot=slot)
 
 

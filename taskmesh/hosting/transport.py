@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from taskmesh.config import Config
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
-from taskmesh.system.process import refuse_green_threads
 
 if TYPE_CHECKING:
     from taskmesh.client.port.port import SubmitPort
@@ -28,10 +27,8 @@ def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot:
         slot: pool and process of the slot in which this runs, for a task that submits tasks.
 
     Raises:
-        TaskMeshError: gevent or eventlet has replaced the standard library's threads, or the port must start
-            processes and knows no interpreter.
+        TaskMeshError: the port must start processes and knows no interpreter.
     """
-    refuse_green_threads()
     if config.mesh.address:
         from taskmesh.client.port.remote_port import RemotePort
 

@@ -11,6 +11,12 @@ MODULE_LINES = 600
 FUNCTION_LINES = 60
 EXAMPLE_LINES = 90
 PUBLIC_METHODS = 20
+PARAMETERS = 7
+MORE_PARAMETERS = {
+    "taskmesh/cli/schedule.py": "each option of a command is a parameter",
+    "taskmesh/hub/machine/submission.py": "the rooms of the hub's machine that a submission passes",
+    "taskmesh/client/maps/map.py": "a map's function, items, sizes and order are told apart",
+}
 FOLDER_FILES = 20
 
 
@@ -32,6 +38,23 @@ def test_functions_are_short_enough():
     ]
 
     assert long == []
+
+
+def test_functions_have_few_parameters():
+    long = {
+        str(path)
+        for path in python_files("taskmesh")
+        for function in functions(path)
+        if _parameters(function.args) > PARAMETERS
+    }
+
+    assert long == set(MORE_PARAMETERS)
+
+
+def _parameters(args: ast.arguments) -> int:
+    named = [arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
+    others = (args.vararg is not None) + (args.kwarg is not None)
+    return len(named) - (named[:1] in (["self"], ["cls"])) + others
 
 
 def test_classes_have_few_public_methods():
