@@ -42,7 +42,7 @@ RETRY_BUSY = 0.05
 NO_SPEC = Spec(b"", "")
 """In place of one that has been evicted."""
 NOTHING = Run(0, 0, [], [])
-"""What is left of a run of which every task is taken care of."""
+"""The rest of a run of which every task is taken care of."""
 LARGE = 1 << 20
 """Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
 
