@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taskmesh.function import Task, task
     from taskmesh.limit import Limit
     from taskmesh.mesh import Mesh
+    from taskmesh.middleware import Call, Middleware
     from taskmesh.retry import NoRetry, Retry, RetryAfter
     from taskmesh.schedule import Schedule
     from taskmesh.serialize.code import register_by_value
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Call",
     "Limit",
     "Mesh",
     "MeshExecutor",
+    "Middleware",
     "NoRetry",
     "Outcome",
     "Retry",
@@ -50,9 +53,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Call": "taskmesh.middleware",
     "Limit": "taskmesh.limit",
     "Mesh": "taskmesh.mesh",
     "MeshExecutor": "taskmesh.executor",
+    "Middleware": "taskmesh.middleware",
     "NoRetry": "taskmesh.retry",
     "Outcome": "taskmesh.client.futures.outcome",
     "Retry": "taskmesh.retry",

@@ -138,6 +138,7 @@ class PoolConfig:
         only_registered: names of modules and packages, to which the functions that it runs must belong; empty
             for any function.
         max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
+        middleware: code around its tasks, as MODULE:NAME of objects or classes with hooks.
         slot_user: the user as whom a worker that root has started runs its slots, so that tasks cannot read
             the worker's keys; empty for the worker's own.
     """
@@ -158,6 +159,7 @@ class PoolConfig:
     grace: Seconds = 30.0
     only_registered: Annotated[tuple[str, ...], Meta(description="a list of modules")] = ()
     max_payload: PositiveSize = 256 << 20
+    middleware: Annotated[tuple[str, ...], Meta(description="a list of MODULE:NAME")] = ()
     slot_user: Annotated[str, Meta(description="the name of a user")] = ""
 
     @property

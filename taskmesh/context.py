@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -43,6 +43,8 @@ class TaskContext:
             a pool have the same number at a time; the environment has it as TASKMESH_SLOT. While tasks wait
             for tasks of their own there are more slots than `concurrency`.
         tick: the time for which a schedule has fired, in seconds since the epoch; None of other tasks.
+        headers: the small texts that travel with the call, from `Middleware.around_submit`, and with those
+            that the task submits.
     """
 
     id: str
@@ -54,6 +56,7 @@ class TaskContext:
     ask: Callable[[], bool] = field(default=_never, repr=False)
     slot: int = 0
     tick: float | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def cancelled(self) -> bool:
@@ -152,6 +155,12 @@ class _Running:
 
     def __exit__(self, *error: object) -> None:
         _bound.reset(self._token)
+
+
+def headers_here() -> Mapping[str, str]:
+    """Return the headers of the task that this code runs in; none outside a task."""
+    context = _bound.get() or (_sources[0]() if _sources else None)
+    return {} if context is None else context.headers
 
 
 def running(context: TaskContext) -> AbstractContextManager[TaskContext]:

@@ -20,13 +20,14 @@ from taskmesh.client.submitter import Submitter, check_timeout, client_of, start
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from taskmesh.hosting.transport import open_port
+from taskmesh.middleware import Initializer
+from taskmesh.pool.slots.middleware import with_middleware
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWEEP = 1024
 _OF_OTHERS = {
-    "initializer": "A @functools.cache function that the task calls runs once in each process",
     "max_tasks_per_child": "Leave it out; have the task start a process for what must not outlive it",
     "mp_context": "Leave it out; slots are processes that start without this program's state",
     "thread_name_prefix": "Leave it out; tasks run in processes, which a mesh names itself",
@@ -49,8 +50,10 @@ class MeshExecutor(Executor):
     Args:
         max_workers: slots of the mesh of its own; None for one per CPU.
         mesh: the mesh to use instead.
-        options: task options for everything that is submitted. What only other executors have (initializer,
-            initargs, max_tasks_per_child, mp_context, thread_name_prefix) may stand at its default.
+        initializer: called in each slot's process before its first task, of a mesh of the executor's own.
+        initargs: the arguments of `initializer`.
+        options: task options for everything that is submitted. What only other executors have
+            (max_tasks_per_child, mp_context, thread_name_prefix) may stand at its default.
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.
@@ -61,19 +64,25 @@ class MeshExecutor(Executor):
         max_workers: int | None = None,
         *,
         mesh: Submitter | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
         **options: Unpack[OptionValues],
     ) -> None:
         if max_workers is not None and mesh is not None:
             raise ValueError(
                 "max_workers is for a mesh of the executor's own; the given mesh has its workers"
             )
+        if initializer is not None and mesh is not None:
+            raise ConfigError("initializer= is for a mesh of the executor's own: give Mesh a middleware=")
         if max_workers is not None:
             check_slots("max_workers", max_workers)
         own = _own_options(options)
         self._own: Client | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
-            self._own = Client(load(None, {"mesh__address": "", **slots}), open_port)
+            config = load(None, {"mesh__address": "", **slots})
+            starts = [] if initializer is None else [Initializer(initializer, initargs)]
+            self._own = Client(with_middleware(config, starts), open_port)
             self._own.waits_at_exit = True
             end = weakref.finalize(self, self._own.close_unreferenced)
             end.atexit = False  # at exit the client ends itself
@@ -211,7 +220,6 @@ def _own_options(options: OptionValues) -> OptionValues:
         ConfigError: one of those asks for something.
     """
     own: dict[str, Any] = {**options}
-    own.pop("initargs", None)  # alone it means nothing anywhere
     for word, instead in _OF_OTHERS.items():
         if own.pop(word, None) not in _NOTHING:
             raise ConfigError(f"MeshExecutor has no {word}=. {instead}")

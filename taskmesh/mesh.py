@@ -27,6 +27,8 @@ from taskmesh.executor import MeshExecutor
 from taskmesh.hosting.transport import open_port
 from taskmesh.messages.runs import LONGEST_NAME
 from taskmesh.messages.schedules import Declaration
+from taskmesh.middleware import checked_middleware
+from taskmesh.pool.slots.middleware import with_middleware
 from taskmesh.schedule import Schedule
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.system.clock import monotonic
@@ -62,6 +64,8 @@ class Mesh(Submitter):
             clients and operators dial it as they dial a hub program. Beyond loopback it needs the keys of a
             hub (`keys=`). With port 0 a free one is used; `mesh.address` says which.
         hub: "thread" or "process": the place of an embedded hub.
+        middleware: code around tasks (`Middleware`), objects or classes: around their submission, and in the
+            slots of an embedded mesh. Workers elsewhere have their own (`taskmesh worker --use`).
         config: a TOML file or a mapping of sections instead of the file that is looked for; a Config
             instead of the environment too.
         overrides: settings as `section__key=`, or by a key that only one section has.
@@ -77,11 +81,13 @@ class Mesh(Submitter):
         workers: int | None = None,
         bind: str | None = None,
         hub: Literal["thread", "process"] | None = None,
+        middleware: Iterable[object] = (),
         config: Source = None,
         **overrides: object,
     ) -> None:
+        found = checked_middleware(middleware)
         config = _settings(address, workers, bind, hub, config, overrides)
-        super().__init__(Client(config, open_port), {})
+        super().__init__(Client(with_middleware(config, found), open_port, middleware=found), {})
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself

@@ -62,6 +62,11 @@ OPTIONS = {
         "MODULE...", "Run functions of these modules and packages by name, and no others; import them too."
     ),
     "slot_user": _setting("NAME", "As root: run tasks as this user, who cannot read this program's keys."),
+    "middleware": _setting(
+        "MODULE:NAME",
+        "Code around tasks: an object or class with hooks. May be given several times.",
+        "--use",
+    ),
     "http": _setting("HOST:PORT", "Side port for probes and metrics; default: none."),
     "http_token_file": _setting("FILE", "The token of the side port; required beyond loopback."),
     "keys": _setting(
@@ -84,7 +89,7 @@ OPTIONS = {
     "config": _setting("FILE", "Settings, in place of taskmesh.toml or pyproject.toml."),
 }
 """Settings that are options, by the setting's name; and `config`, where settings are read from."""
-KINDS = {"strict": bool, "only_registered": list[str] | None}
+KINDS = {"strict": bool, "only_registered": list[str] | None, "middleware": list[str] | None}
 """The types of options that are no text; the configuration reads texts."""
 
 

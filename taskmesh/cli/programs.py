@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taskmesh.system.loop import Loop
 
 OF_HUBS = ("bind", "http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict")
-OF_POOLS = ("concurrency", "queues", "tags", "grace")
+OF_POOLS = ("concurrency", "queues", "tags", "grace", "middleware")
 
 
 def known_level(level: str) -> str:
@@ -55,10 +55,10 @@ def up(
     log_level: LogLevel = "info",
 ) -> None:
     """Run a hub and a pool in one process, enough for a single machine."""
-    from taskmesh.pool.modules import check_modules, use_current_directory
+    from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
 
     use_current_directory()
-    check_modules(modules or ())
+    check_modules((*(modules or ()), *modules_of(config.pool.middleware)))
     from taskmesh.hosting.local_pool import LocalPool
 
     def start_pool(loop: Loop, hub: EmbeddedHub) -> LocalPool:
@@ -135,10 +135,10 @@ def worker(
     drains: tasks that have not started go back to the hub uncharged, running ones have --grace seconds.
     A second SIGTERM or Ctrl-C ends it at once.
     """
-    from taskmesh.pool.modules import check_modules, use_current_directory
+    from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
 
     use_current_directory()
-    check_modules((*(modules or ()), *config.pool.only_registered))
+    check_modules((*(modules or ()), *config.pool.only_registered, *modules_of(config.pool.middleware)))
     from taskmesh.pool.program import run_pool
 
     slots, queues = config.pool.slots, config.pool.queues

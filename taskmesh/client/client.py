@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +35,7 @@ from taskmesh.messages.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
 from taskmesh.messages.schedules import Declaration
 from taskmesh.pool.slots.nested import in_slot
 from taskmesh.schedule import declarations, declarers
-from taskmesh.serialize.code import Carried, FunctionCodec
+from taskmesh.serialize.code import FunctionCodec, Trailers
 from taskmesh.serialize.dependencies import Collection, value_of
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
@@ -89,9 +89,11 @@ class Client:
         open_port: makes the port of its pending table, from settings, role and slot.
         role: whose key it shows, where keys are in use; a task in a slot shows its pool's.
         slot: where it runs, of a task in a slot: the pool's name and the process's id.
+        middleware: objects with hooks.
 
     Attributes:
         config: the settings.
+        middleware: objects with hooks, which may stand around its submissions.
         table: tasks without an outcome.
         callbacks: where done-callbacks run.
         map_thread: where maps submit, and take in what has ended.
@@ -104,8 +106,16 @@ class Client:
             to a hub elsewhere, or cancels those of an embedded one.
     """
 
-    def __init__(self, config: Config, open_port: OpenPort, role: str = "client", slot: str = "") -> None:
+    def __init__(
+        self,
+        config: Config,
+        open_port: OpenPort,
+        role: str = "client",
+        slot: str = "",
+        middleware: Sequence[object] = (),
+    ) -> None:
         self.config = config
+        self.middleware = middleware
         self._open_port = open_port
         self._role = role
         self._slot = slot
@@ -337,7 +347,7 @@ class Client:
         return payload, Edges(needs.values(), run.after)
 
     def call_of(
-        self, run: OpenRun, function: EncodedFunction, carried: tuple[Carried, ...], args: tuple[Any, ...]
+        self, run: OpenRun, function: EncodedFunction, carried: Trailers, args: tuple[Any, ...]
     ) -> Call:
         """Return a call with an item of a map or a pipe, as the table takes it.
 

@@ -17,7 +17,7 @@ from taskmesh.client.options import WHEN, TaskOptions, is_name
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.messages.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
-from taskmesh.serialize.code import Carried, FunctionCodec, unwrap
+from taskmesh.serialize.code import FunctionCodec, Trailers, unwrap
 from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.payload import check_size, dumps_filter
 from taskmesh.shm.blob import SMALL
@@ -40,7 +40,10 @@ NEARLY = 0.005
 class EncodedFunction:
     """A function as it travels with its options: one spec for calls, one for chunks."""
 
-    __slots__ = ("_by", "_chunk", "_group", "_number", "_parted", "_table", "_waiting", "call", "options")
+    __slots__ = (
+        *("_by", "_chunk", "_group", "_headed", "_number", "_parted", "_table", "_waiting"),
+        *("call", "options"),
+    )
 
     def __init__(self, table: TaskTable, spec: Spec, options: TaskOptions, group: int = 0) -> None:
         self._table = table
@@ -50,8 +53,16 @@ class EncodedFunction:
         self._by = options.by
         self._parted: dict[tuple[str, int], OpenRun] = {}
         self._number = spec_number(spec)
+        self._headed: EncodedFunction | None = None
         self.options = options
         self.call = OpenRun(table, self._number, spec, group)
+
+    def headed(self) -> EncodedFunction:
+        """Return the function for calls that have headers behind their arguments."""
+        if self._headed is None:
+            spec = msgspec.structs.replace(self.call.spec, headers=True)
+            self._headed = EncodedFunction(self._table, spec, self.options, self._group)
+        return self._headed
 
     def part_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the key of a call's limits; empty if they have none.
@@ -156,6 +167,7 @@ class FunctionTable:
     Attributes:
         ready: runs by the function object's id, of functions that nothing has to be asked about: they
             travel by reference and have no key.
+        headers: returns the headers of the call that is being submitted; None if calls have none.
     """
 
     def __init__(
@@ -171,6 +183,7 @@ class FunctionTable:
     ) -> None:
         TaskOptions().with_changes(changes)  # what is wrong with them shows here, not at the first submit
         self.ready: dict[int, OpenRun] = {}
+        self.headers: Callable[[], dict[str, str]] | None = None
         self._cached: dict[int, CachedFunction] = {}
         self._table = table
         self._codec = codec
@@ -206,7 +219,7 @@ class FunctionTable:
                 run.after, run.when = waiting.after, waiting.when
         return run, args + carried
 
-    def encoded(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, tuple[Carried, ...]]:
+    def encoded(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, Trailers]:
         """Return the function as it is now, for several calls, and what these have behind their arguments.
 
         Raises:
@@ -222,7 +235,11 @@ class FunctionTable:
             )
         return encoded, tuple(each.copy() for each in carried)
 
-    def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions, tuple[Carried, ...]]:
+    def options_of(self, fn: Callable[..., Any]) -> TaskOptions:
+        """Return the options that calls of a function have; raise TypeError if it is none."""
+        return (self._cached.get(id(fn)) or self._add(fn)).options
+
+    def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions, Trailers]:
         """Return the function as it is now, its options with those of a single call, and what it carries."""
         cached = self._cached.get(id(fn)) or self._add(fn)
         data, carried = self._codec.encode(fn)
@@ -232,8 +249,11 @@ class FunctionTable:
             cached.latest = data, encoded
             own = encoded.options
             is_plain = own.key is None and own.by is None and cached.options.starts_at_once
+            is_plain = is_plain and self.headers is None
             if data.startswith(_BY_REFERENCE) and is_plain and id(fn) in self._cached:
                 self.ready[id(fn)] = encoded.call
+        if self.headers is not None and (headers := self.headers()):
+            return encoded.headed(), cached.options, (*carried, headers)
         return encoded, cached.options, carried
 
     def _add(self, fn: Callable[..., Any]) -> CachedFunction:

@@ -27,8 +27,10 @@ from taskmesh.client.promises import promised
 from taskmesh.client.sink import Sink, SinkInput
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, load
+from taskmesh.context import headers_here
 from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
 from taskmesh.messages.runs import PROMISE, Failed
+from taskmesh.middleware import installed
 from taskmesh.pool.slots.coroutines import runnable
 from taskmesh.pool.slots.nested import NestedContext, nested_context
 
@@ -62,8 +64,8 @@ class NestedClient:
     def __init__(self, context: NestedContext) -> None:
         self._way = _way(context)
         settings = {"mesh__address": context.address, "mesh__keys": context.keys}
-        self._client = Client(load({}, settings), _open_port, context.role, context.slot)
-        self._submitters: dict[int, Submitter] = {}
+        self._client = Client(load({}, settings), _open_port, context.role, context.slot, installed())
+        self._submitters: dict[tuple[int, bool], Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
         self._sinks: list[Sink] = []
 
@@ -75,10 +77,11 @@ class NestedClient:
 
     def submitter(self, priority: int) -> Submitter:
         """Return the submitter for tasks of this priority. They end when this process does."""
-        found = self._submitters.get(priority)
+        key = priority, bool(headers_here())
+        found = self._submitters.get(key)
         if found is None:
             options = {"on_client_loss": "cancel", "priority": priority}
-            found = self._submitters[priority] = Submitter(self._client, options)
+            found = self._submitters[key] = Submitter(self._client, options)
         return found
 
     def run_here(

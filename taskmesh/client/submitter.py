@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from taskmesh.client.client import Client
-from taskmesh.client.functions import EncodedFunction, FunctionTable
+from taskmesh.client.functions import EncodedFunction, FunctionTable, function_name
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.waiters import running_loop
 from taskmesh.client.maps.chunk_size import ChunkSizer
@@ -17,9 +19,11 @@ from taskmesh.client.maps.map import MapJob
 from taskmesh.client.maps.pipe import Pipe
 from taskmesh.client.maps.results import AsyncResultIterator, ResultIterator
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
+from taskmesh.context import headers_here
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.messages.runs import SAFE
-from taskmesh.serialize.code import Carried
+from taskmesh.middleware import Around, Block, Call, check_headers, hooks_of
+from taskmesh.serialize.code import Trailers
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
 
@@ -29,6 +33,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+_NO_CALL = Call("", "")
+"""The call where no middleware looks at it."""
+_headers: ContextVar[dict[str, str] | None] = ContextVar("taskmesh_headers", default=None)
 
 
 class Submitter:
@@ -58,6 +65,10 @@ class Submitter:
             client.check_options,
             group=group,
         )
+        hooks = hooks_of(client.middleware, "around_submit")
+        self._middleware = SubmitMiddleware(hooks) if hooks or headers_here() else None
+        if self._middleware is not None:
+            self._functions.headers = self._middleware.headers
         self._ready = self._functions.ready
         self._put = client.table.put
         self._table = client.table
@@ -85,6 +96,8 @@ class Submitter:
         """
         run = self._ready.get(id(fn))
         if run is None:
+            if self._middleware is not None:
+                return self._submit_within(fn, args, kwargs)
             run, args = self._functions.run_for(fn, args, kwargs)
             if run.after or run.when:
                 return self._put(run, *self._client.collect(run, args, kwargs))
@@ -95,6 +108,28 @@ class Submitter:
         if self._limit:
             check_size(payload, self._limit, f"the call of {run.spec.name}", args, kwargs)
         return self._put(run, payload)
+
+    def _submit_within(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> TaskFuture[Any]:
+        """Submit a call inside the hooks around it."""
+        with self.around(fn) as call:
+            run, args = self._functions.run_for(fn, args, kwargs)
+            future = self._put(run, *self._client.collect(run, args, kwargs))
+            call.id = future.task_id
+            return future
+
+    def around(self, fn: Callable[..., Any], items: int = 1) -> AbstractContextManager[Call]:
+        """Return the block of the middleware's hooks around a submission: for modules of taskmesh.
+
+        Args:
+            fn: the function that is submitted.
+            items: calls of it that are submitted together; -1 for an unknown number.
+        """
+        if self._middleware is None:
+            return nullcontext(_NO_CALL)
+        options = self._functions.options_of(fn)
+        return self._middleware.around(options.name or function_name(fn), options.queue, items)
 
     @overload
     async def asubmit(
@@ -114,17 +149,20 @@ class Submitter:
             raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
-        run, travelling = self._functions.run_for(fn, args, kwargs)
-        payload, edges = self._client.collect(run, travelling, kwargs)
-        while True:
-            room = self._client.table.room(loop)
-            if room is not None:
-                await room
-                continue
-            try:
-                return self._put(run, payload, edges)
-            except QueueFull:
-                continue  # somebody was faster
+        with self.around(fn) as call:
+            run, travelling = self._functions.run_for(fn, args, kwargs)
+            payload, edges = self._client.collect(run, travelling, kwargs)
+            while True:
+                room = self._client.table.room(loop)
+                if room is not None:
+                    await room
+                    continue
+                try:
+                    future = self._put(run, payload, edges)
+                except QueueFull:
+                    continue  # somebody was faster
+                call.id = future.task_id
+                return future
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -353,9 +391,41 @@ class Submitter:
         return submitter
 
 
+class SubmitMiddleware:
+    """The hooks around the submissions of one client.
+
+    Args:
+        hooks: in order; none if only headers of the task that submits travel on.
+    """
+
+    def __init__(self, hooks: Sequence[Callable[[Call], Block]]) -> None:
+        self._hooks = hooks
+
+    @staticmethod
+    def headers() -> dict[str, str]:
+        """Return the headers of the call that is being submitted."""
+        found = _headers.get()
+        return dict(headers_here() if found is None else found)
+
+    @contextmanager
+    def around(self, name: str, queue: str, items: int = 1) -> Iterator[Call]:
+        """Enter the hooks around one submission, and leave them after it.
+
+        Raises:
+            ConfigError: a hook has made headers that cannot travel.
+        """
+        with Around(self._hooks, Call(name, queue, dict(headers_here()), items)) as call:
+            check_headers(call.headers)
+            token = _headers.set(call.headers)
+            try:
+                yield call
+            finally:
+                _headers.reset(token)
+
+
 def _stage(
     submitter: Submitter, task: Callable[..., Any], at: int, *, is_last: bool
-) -> tuple[EncodedFunction, tuple[Carried, ...]]:
+) -> tuple[EncodedFunction, Trailers]:
     """Return a task as a stage: later ones go first, and all but the last ignore their results."""
     options = submitter._functions.encoded(task)[0].options
     if options.key is not None:
@@ -371,7 +441,9 @@ def _stage(
             "first stage of a pipe can have it"
         )
     changed = submitter.with_options(priority=options.priority + at)
-    return (changed if is_last else changed.with_options(ignore_result=True))._functions.encoded(task)
+    stage = changed if is_last else changed.with_options(ignore_result=True)
+    with stage.around(task, -1):
+        return stage._functions.encoded(task)
 
 
 def client_of(submitter: Submitter) -> Client:
@@ -392,7 +464,9 @@ def start_map(
     fixed = fixed_chunksize(chunksize)
     if buffersize is not None and not is_count(buffersize):
         raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
-    encoded, carried = submitter._functions.encoded(fn)
+    left = -1 if items.left is None else items.left
+    with submitter.around(fn, left):
+        encoded, carried = submitter._functions.encoded(fn)
     if encoded.options.key is not None:
         raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
     client = submitter._client

@@ -124,6 +124,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         detach: its tasks do not end with their client.
         ignore_result: their clients are told that they have succeeded, and are not sent their results.
         sink: where outcomes go, in place of the client.
+        headers: each call has its headers as its last argument.
     """
 
     function: bytes
@@ -151,6 +152,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     detach: bool = False
     ignore_result: bool = False
     sink: Name = ""
+    headers: bool = False
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""

@@ -47,6 +47,21 @@ def use_current_directory() -> None:
         sys.path.insert(0, here)
 
 
+def modules_of(references: Sequence[str]) -> list[str]:
+    """Return the modules of middleware.
+
+    Raises:
+        ConfigError: a reference is not MODULE:NAME.
+    """
+    pairs = [reference.partition(":") for reference in references]
+    for module, _, name in pairs:
+        if not (module and name):
+            raise ConfigError(
+                f"middleware is given as MODULE:NAME, like package.module:Tracing, not {module!r}"
+            )
+    return [module for module, _, _ in pairs]
+
+
 def check_modules(modules: Sequence[str]) -> None:
     """Import modules in a process of their own, as a slot will: no user code runs in this one.
 

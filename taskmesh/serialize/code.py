@@ -178,6 +178,10 @@ class Carried:
             raise CarriedUnavailable(*error.args) from error
 
 
+Trailers = tuple[Carried | dict[str, str], ...]
+"""The last arguments of a call, which its function does not see: what its callable carries, and headers."""
+
+
 class CarriedUnavailable(FunctionUnavailable):
     """It is the task's function that cannot be loaded, and no error of it or of a task that it waits for."""
 

@@ -17,7 +17,7 @@ import msgspec
 from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.messages.slot_messages import SlotFailure
 from taskmesh.serialize.chunks import BadItem, Items, pack_items, unpack_items
-from taskmesh.serialize.code import Carried
+from taskmesh.serialize.code import Carried, Trailers
 from taskmesh.serialize.encoding import decode, encode
 from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild, first_failing
 from taskmesh.serialize.scalars import (
@@ -186,7 +186,7 @@ def loads_call(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def dumps_chunk(
     items: Sequence[Any],
-    carried: tuple[Carried, ...] = (),
+    carried: Trailers = (),
     *,
     where: str = "",
     memfd: bool = True,
@@ -208,9 +208,7 @@ def dumps_chunk(
     return _seal(data, buffers, memfd)
 
 
-def loads_chunk(
-    payload: Payload, *, what: str = "an argument"
-) -> tuple[list[Any], bool, tuple[Carried, ...]]:
+def loads_chunk(payload: Payload, *, what: str = "an argument") -> tuple[list[Any], bool, Trailers]:
     """The items of `dumps_chunk`, whether each is a tuple of arguments, and what is carried behind them.
 
     In the place of one that was not picklable, or cannot be rebuilt, is a BadItem.

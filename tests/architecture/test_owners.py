@@ -25,7 +25,7 @@ NAMELESS = {
     r.Run: "payloads again delay tried when at rerun age",
     r.Value: "payload name attempt failed is_kept",
     r.Spec: "function priority timeout hard_timeout expires max_retries backoff factor max_backoff jitter "
-    "retry_filter acks on_client_loss codec kind keep shared limits durable detach ignore_result",
+    "retry_filter acks on_client_loss codec kind keep shared limits durable detach ignore_result headers",
     r.LimitRule: "count window smooth keyed",
     s.Declaration: "timing spec payload in_code",
     s.Timing: "cron period tz overlap catchup",

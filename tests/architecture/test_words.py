@@ -34,6 +34,8 @@ SHORT: dict[str, str] = {
     "taskmesh/spark/steps/errors.py": "the errors of a package",
     "taskmesh/spark/steps/ipc.py": "the format of Arrow",
     "taskmesh/system/clock.py": "the one clock of all deadlines",
+    "taskmesh/integrations/sentry.py": "middleware for one library",
+    "taskmesh/integrations/structlog.py": "middleware for one library",
     "taskmesh/messages/limit_rules.py": "limits in words, for code and for operators",
     "taskmesh/system/loopback.py": "one rule, for endpoints and the side port",
 }

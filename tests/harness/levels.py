@@ -13,7 +13,16 @@ PLATFORM = {"containers", "helm", "kube", "spark"}
 FAULTS = {"chaos", "faults"}
 INTEGRATION = {
     f"tests/{folder}"
-    for folder in ("client/port", "conformance", "hosting", "hosting/abuse", "hub", "pool", "sockets")
+    for folder in (
+        "client/port",
+        "conformance",
+        "hosting",
+        "hosting/abuse",
+        "hub",
+        "integrations",
+        "pool",
+        "sockets",
+    )
 }
 """Folders whose tests use real sockets."""
 LONG = {

@@ -21,7 +21,7 @@ from taskmesh.client.maps.items import MapItems
 from taskmesh.client.maps.results import Outcomes, Source
 from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.messages.runs import Failed
-from taskmesh.serialize.code import Carried
+from taskmesh.serialize.code import Trailers
 from taskmesh.serialize.payload import check_size, dumps_chunk
 from taskmesh.serialize.values import FutureFound
 
@@ -83,7 +83,7 @@ class MapJob(Source):
         self,
         client: Client,
         encoded: EncodedFunction,
-        carried: tuple[Carried, ...],
+        carried: Trailers,
         group: int,
         items: MapItems,
         sizer: ChunkSizer,

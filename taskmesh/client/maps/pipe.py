@@ -20,7 +20,7 @@ from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.maps.results import Outcomes, Source
 from taskmesh.errors import ConfigError, SerializationError, TooLarge
 from taskmesh.messages.runs import DEPENDENCY, Failed
-from taskmesh.serialize.code import Carried
+from taskmesh.serialize.code import Trailers
 from taskmesh.system.clock import monotonic
 
 MOST_DRAWN = 250
@@ -52,7 +52,7 @@ class Pipe(Source):
         self,
         client: Client,
         source: Iterator[Any],
-        stages: Sequence[tuple[EncodedFunction, tuple[Carried, ...]]],
+        stages: Sequence[tuple[EncodedFunction, Trailers]],
         group: int,
         bound: int,
         *,

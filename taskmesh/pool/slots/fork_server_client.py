@@ -40,7 +40,7 @@ class SlotSettings:
 
     Attributes:
         name: the pool's, for people.
-        preload: modules that every slot imports before it is ready.
+        preload: modules that every slot imports, and middleware that it starts, before it is ready.
         only: modules whose functions alone slots may run; empty for any.
         user: the name of the user as whom slots run; empty for this process's.
         sys_path: where slots find modules.
@@ -56,7 +56,7 @@ class SlotSettings:
     def of(cls, config: PoolConfig, name: str, modules: Sequence[str] = ()) -> SlotSettings:
         """Return the settings of a pool whose slots import these modules before they are ready."""
         only = config.only_registered
-        return cls(name, (*modules, *only), only, config.slot_user)
+        return cls(name, (*modules, *only, *config.middleware), only, config.slot_user)
 
 
 class ForkServerClient:

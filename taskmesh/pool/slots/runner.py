@@ -10,10 +10,10 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 from zlib import crc32
 
 import msgspec
@@ -24,8 +24,10 @@ from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
 from taskmesh.messages.runs import CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.messages.schedules import split_tick
 from taskmesh.messages.slot_messages import SlotFailure, SlotTasks
+from taskmesh.middleware import Call
 from taskmesh.pool.slots import nested
 from taskmesh.pool.slots.coroutines import runnable
+from taskmesh.pool.slots.middleware import NO_CALL, SlotMiddleware
 from taskmesh.pool.slots.nested import NestedTasks
 from taskmesh.pool.slots.outbox import BREAK, OutboxWriter
 from taskmesh.pool.slots.result_batch import FLUSH_OFFSET, ResultBatcher, SupervisorLink
@@ -52,6 +54,7 @@ class TaskRunner:
 
     Attributes:
         is_forked_child: this process is a child that a task has forked, and no slot.
+        middleware: the hooks around its tasks.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class TaskRunner:
         self._streams = streams
         self._slot = slot
         self._mended = False
+        self.middleware = SlotMiddleware()
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, tuple[Callable[..., Any], Scope]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
@@ -147,9 +151,10 @@ class TaskRunner:
             function = loaded[0]
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
-        if spec.kind != CALL or spec.timeout > 0 or spec.codec != PICKLE or run.needs:
-            return self._perform_guarded(run, spec, function, mine)
-        return self._perform_calls(run, spec, function, mine)
+        is_plain = spec.kind == CALL and spec.timeout <= 0 and spec.codec == PICKLE and not run.needs
+        if is_plain and not (spec.headers or self.middleware.is_needed):
+            return self._perform_calls(run, spec, function, mine)
+        return self._perform_guarded(run, spec, function, mine)
 
     def _mend(self) -> None:
         """Put things right after other tasks: while nothing waits for it, if there is such a time."""
@@ -174,6 +179,7 @@ class TaskRunner:
     def _refuse(self, run: LaneRun, mine: bytes, error: BaseException) -> bool:
         """Fail every task of a run whose function is not to be had."""
         while True:
+            self._begin(run, self._specs.get(run.spec, _UNKNOWN))
             self._fail("function", error)
             self._index += 1
             if self._index == len(run.payloads):
@@ -243,9 +249,18 @@ class TaskRunner:
         return index == count
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
-        """Map chunks, and calls with a time limit, a codec of their own, or outcomes of other tasks."""
-        with dependencies.provided(run.values, plain=spec.codec == SAFE):
-            return self._perform_each(run, spec, function, mine)
+        """Map chunks, and calls with a time limit, a codec, outcomes of other tasks, headers or hooks."""
+        try:
+            with dependencies.provided(run.values, plain=spec.codec == SAFE):
+                return self._perform_each(run, spec, function, mine)
+        finally:
+            self.middleware.call = NO_CALL
+
+    def _begin(self, run: LaneRun, spec: Spec) -> None:
+        """Have middleware know the call that comes next."""
+        if spec.headers or self.middleware.is_needed:
+            task = text_of(task_id(run.client, run.seqs[self._index]))
+            self.middleware.call = Call(spec.name, spec.queue, id=task, attempt=run.attempt - run.returns)
 
     def _perform_each(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
         flags = BREAK
@@ -254,6 +269,7 @@ class TaskRunner:
                 self._tick, run.payloads[self._index] = split_tick(run.payloads[self._index])
             self._limit.fired = False
             self._stage = "argument"
+            self._begin(run, spec)
             try:
                 if spec.kind == CHUNK:
                     out = self._chunk(spec, function, run)
@@ -289,14 +305,14 @@ class TaskRunner:
         if spec.codec not in (PICKLE, SAFE):
             encoded = payload.loads_encoded(self._argument(run))
             self._stage = "exception"
-            answer = function(encoded)
-            self._children.wait()
+            answer = self._called(function, (encoded,), {})
             self._stage = "result"
             return payload.dumps_encoded(answer, what=f"the result of {spec.name}")
         args, kwargs = payload.loads_call(self._argument(run))
+        if spec.headers:
+            self.middleware.call.headers, args = args[-1], args[:-1]
         self._stage = "exception"
-        result = function(*args, **kwargs)
-        self._children.wait()
+        result = self._called(function, args, kwargs)
         self._stage = "result"
         if spec.codec == SAFE:
             return payload.dumps_plain(result, what=f"the result of {spec.name}")
@@ -304,14 +320,26 @@ class TaskRunner:
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], run: LaneRun) -> payload.Payload:
         """Call the function for each item; one that fails does not stop the others."""
-        items, starred, carried = payload.loads_chunk(self._argument(run))
-        values: list[Any] = []
-        failures: dict[int, SlotFailure] = {}
-        if carried:
-            function = _carrying(carried[0], function)
+        items, starred, trailers = payload.loads_chunk(self._argument(run))
+        if spec.headers:
+            self.middleware.call.headers, trailers = cast("dict[str, str]", trailers[-1]), trailers[:-1]
+        if trailers:
+            function = _carrying(cast(code.Carried, trailers[0]), function)
         if spec.timeout > 0:
             function = self._limited(spec.timeout, function)
         self._stage, self._limit.fired = "exception", False
+        if self.middleware.is_needed:
+            self.middleware.call.items = len(items)
+        values, failures = self._called(partial(self._each_item, spec, function, starred), (items,), {})
+        self._stage = "result"
+        return payload.dumps_chunk_result(values, failures, where=spec.name)
+
+    def _each_item(
+        self, spec: Spec, function: Callable[..., Any], starred: bool, items: Sequence[Any]
+    ) -> tuple[list[Any], dict[int, SlotFailure]]:
+        """Return the results of the calls for the items, and the errors by position."""
+        values: list[Any] = []
+        failures: dict[int, SlotFailure] = {}
         has_bad, what = BadItem in map(type, items), f"a result of {spec.name}"
         began = time.monotonic()
         for item in items:
@@ -322,6 +350,7 @@ class TaskRunner:
                 value = function(*item) if starred else function(item)
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 stage = "argument" if type(item) is BadItem else self._stage
+                self.middleware.failed(error)
                 i, now = len(values), time.monotonic()
                 failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
                 self._limit.fired = False
@@ -332,9 +361,27 @@ class TaskRunner:
             elif type(value) not in FLAT and len(items) > 1:  # the next call may change what it has returned
                 value = snapshot(value, what)
             values.append(value)
-        self._children.wait()
-        self._stage = "result"
-        return payload.dumps_chunk_result(values, failures, where=spec.name)
+        return values, failures
+
+    def _called(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the task's function, and wait for the task's children; the hooks stand around both."""
+        if not self.middleware.is_needed:
+            result = function(*args, **kwargs)
+            self._children.wait()
+            return result
+        limit = self._limit
+        limit.block()  # the soft limit strikes in the task, and not in a hook
+        try:
+            with self.middleware.around(args, kwargs):
+                limit.unblock()
+                try:
+                    result = function(*args, **kwargs)
+                    self._children.wait()
+                finally:
+                    limit.block()
+            return result
+        finally:
+            limit.unblock()
 
     def _limited(self, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -346,6 +393,7 @@ class TaskRunner:
 
     def _fail(self, stage: str, error: BaseException) -> None:
         self._deepen()
+        self.middleware.failed(error)
         self._children.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
@@ -375,6 +423,7 @@ class TaskRunner:
             ask=partial(self._is_cancelled, self._first + self._index),
             slot=self._slot,
             tick=self._tick,
+            headers=self.middleware.call.headers,
         )
 
     def _nested_context(self, *, lends: bool) -> nested.NestedContext | None:

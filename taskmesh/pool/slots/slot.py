@@ -120,9 +120,10 @@ class SlotLink:
 
 
 def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequence[str] = ()) -> None:
-    """Run tasks until the supervisor says stop or is gone; imports the modules of `preload` first.
+    """Run tasks until the supervisor says stop or is gone.
 
     Args:
+        preload: modules that are imported first, and references of middleware that starts first.
         only: modules whose functions alone may be run, by name; empty for any function.
     """
     if only:
@@ -139,7 +140,9 @@ def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequen
     signal.signal(signal.SIGINT, runner.interrupted)
     try:
         for module in preload:
-            importlib.import_module(module)
+            if ":" not in module:
+                importlib.import_module(module)
+        runner.middleware.start([reference for reference in preload if ":" in reference])
         link.send_ready()
         _serve(link, runner, SpinWait(sock))
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here

@@ -1,0 +1,1 @@
+"""Middleware for libraries that observe programs: each module needs the library in its name."""

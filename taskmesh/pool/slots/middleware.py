@@ -1,0 +1,105 @@
+"""The middleware of a slot: it starts with the process, and stands around the slot's tasks."""
+
+from __future__ import annotations
+
+import logging
+import pkgutil
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Final
+
+from taskmesh.config import Config
+from taskmesh.errors import ConfigError
+from taskmesh.middleware import Around, Block, Call, checked_middleware, hooks_of, install, value_of
+from taskmesh.serialize.code import dump_function, load_function
+from taskmesh.serialize.namespaces import Scope, enter
+
+BY_VALUE: Final = "pickle:"
+MOST_BYTES: Final = 100_000
+"""Of the references of a mesh's middleware: they are words of a command line, which may have 128 KiB."""
+NO_CALL: Final = Call("", "")
+"""The call while none runs that hooks, or headers, belong to."""
+_log = logging.getLogger("taskmesh.middleware")
+
+
+def reference_of(middleware: object) -> str:
+    """Return text that leads a slot to a middleware: for `load`; it travels by value."""
+    return BY_VALUE + b64encode(dump_function(lambda: middleware)).decode()
+
+
+def with_middleware(config: Config, middleware: Sequence[object]) -> Config:
+    """Return the settings of a mesh with this middleware in the slots of its own.
+
+    Raises:
+        ConfigError: it is too large to be handed to processes as they start.
+        SerializationError: it cannot travel.
+    """
+    if not middleware or config.mesh.address:
+        return config
+    references = tuple(reference_of(each) for each in middleware)
+    size = sum(map(len, references))
+    if size > MOST_BYTES:
+        raise ConfigError(
+            f"the middleware of a mesh has {size:,} bytes as text, and {MOST_BYTES:,} is the most: load what "
+            "is large in process_start()"
+        )
+    pool = replace(config.pool, middleware=(*config.pool.middleware, *references))
+    return replace(config, pool=pool)
+
+
+def load(reference: str) -> object:
+    """Return the middleware that a text leads to: MODULE:NAME of an object or a class, or `reference_of`."""
+    if reference.startswith(BY_VALUE):
+        enter(Scope())
+        return load_function(b64decode(reference.removeprefix(BY_VALUE)))()
+    return pkgutil.resolve_name(reference)
+
+
+class SlotMiddleware:
+    """The middleware of one slot.
+
+    Attributes:
+        is_needed: one has a hook around tasks.
+        call: the call that runs, for hooks; its headers are those of the running task.
+    """
+
+    def __init__(self) -> None:
+        self.call = NO_CALL
+        self.is_needed = False
+        self._around: list[Callable[[Call], Block]] = []
+        self._failed: list[Callable[[Call, BaseException], object]] = []
+        self._sees_arguments = False
+
+    def start(self, references: Sequence[str]) -> None:
+        """Load the middleware that these texts lead to, in order, and start it in this process.
+
+        Raises:
+            Exception: that of a `process_start`.
+        """
+        found = checked_middleware([load(reference) for reference in references])
+        install(found)
+        self._around = hooks_of(found, "around_task")
+        self._failed = hooks_of(found, "on_failure")
+        self._sees_arguments = any(getattr(each, "sees_arguments", False) for each in found)
+        self.is_needed = bool(self._around or self._failed)
+        for each in found:
+            if hasattr(each, "process_start") or hasattr(each, "process_stop"):
+                value_of(each)
+
+    def around(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AbstractContextManager[object]:
+        """Return the block of the hooks around the call."""
+        if not self._around:
+            return nullcontext()
+        if self._sees_arguments:
+            self.call.arguments = args, kwargs
+        return Around(self._around, self.call)
+
+    def failed(self, error: BaseException) -> None:
+        """Tell the hooks that the call has failed, or an item of it."""
+        for hook in self._failed:
+            try:
+                hook(self.call, error)
+            except Exception:  # noqa: BLE001  whatever it is, it is logged
+                _log.exception("%r failed for %s", hook, self.call.name)
