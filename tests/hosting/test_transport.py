@@ -14,7 +14,6 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.config import load
 from taskmesh.errors import TaskMeshError
-from taskmesh.hosting.transport import open_port
 from tests.harness.program import outcome_of
 
 WAIT_S = 10
@@ -49,7 +48,7 @@ def test_a_program_with_green_threads_is_told_so(monkeypatch, module, name, make
     monkeypatch.setattr(module, name, replacement_of(getattr(module, name), f"{maker}.of.its"))
 
     with pytest.raises(TaskMeshError, match=f"{maker} has replaced .* Use monkey.patch_all"):
-        open_port(None, load(None, {"mesh__address": address}))
+        Mesh(config=load(None, {"mesh__address": address})).status()
 
 
 def test_a_socket_that_somebody_else_has_replaced_may_be_used(monkeypatch):
