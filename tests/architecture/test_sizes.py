@@ -14,8 +14,7 @@ PUBLIC_METHODS = 20
 PARAMETERS = 7
 MORE_PARAMETERS = {
     "taskmesh/cli/schedule.py": "each option of a command is a parameter",
-    "taskmesh/hub/machine/submission.py": "the rooms of the hub's machine that a submission passes",
-    "taskmesh/client/maps/map.py": "a map's function, items, sizes and order are told apart",
+    "taskmesh/client/maps/map.py": "a map takes what its caller may say of it",
 }
 FOLDER_FILES = 20
 

@@ -116,6 +116,7 @@ class HubHost(Host[HubMachine]):
         self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
         self._instances: dict[str, int] = {}
+        self._impersonated: set[int] = set()  # clients as which the stranger spoke last: it has the answer
         self._acked: dict[tuple[int, str, int], list[tuple[int, list[tuple[int, int]]]]] = {}
 
     @property
@@ -286,9 +287,16 @@ class HubHost(Host[HubMachine]):
             self.machine.state.ledger.counts.clear()
 
     def _take(self, event: object) -> None:
+        if isinstance(event, ev.FromClient):
+            speaking = self._impersonated.add if event.user else self._impersonated.discard
+            speaking(event.client)
         if isinstance(event, ev.FromClient | ev.FromPool) and event.user:
             super()._take(event)  # the stranger's, who is promised nothing
             return
+        self._take_own(event)
+
+    def _take_own(self, event: object) -> None:
+        """Take in what does not come from the stranger, and note what it promises."""
         beat = event.message if type(event) is ev.FromPool else None
         if isinstance(beat, m.Beat) and beat.state == "draining":
             self.setting.audit.draining.add((beat.epoch, beat.session))
@@ -447,7 +455,8 @@ class HubHost(Host[HubMachine]):
             audit.pushed(self.machine, self.machine.state.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
-        if client == STRANGER:
+        is_answer = isinstance(message, m.ClientWelcome | m.ClientRefused)
+        if client == STRANGER or (is_answer and client in self._impersonated):
             self.stranger_hears(message)
             return
         if isinstance(message, m.Accepted):
