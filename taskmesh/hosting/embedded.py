@@ -26,7 +26,6 @@ from taskmesh.hub.settings import hub_settings, new_epoch
 from taskmesh.messages import mesh_messages as m
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor
 from taskmesh.pool.slots.spin_wait import SlotWait
-from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import ClientSigner
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
@@ -111,6 +110,7 @@ class EmbeddedPort(SubmitPort):
 
     def _listening_hub(self, loop: Loop, journal: HubJournal | None) -> EmbeddedHub:
         from taskmesh.hub.listening_hub import ListeningHub
+        from taskmesh.security.keys import KeyFolder
 
         mesh = self._config.mesh
         if mesh.keys:

@@ -16,7 +16,6 @@ from taskmesh.pool.shell import Gateway, PoolShell
 from taskmesh.pool.slot_starter import FAREWELL, slots_in
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
 from taskmesh.pool.startup import SlotStarts
-from taskmesh.security.keys import HUB
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 
@@ -52,6 +51,8 @@ class LocalHubLink:
         """Do nothing: the lane is a queue."""
 
     def gateway(self) -> Gateway:
+        from taskmesh.security.keys import HUB  # ZeroMQ, as the private gateway
+
         return Gateway(self._private.address(), self._keys, HUB)
 
 

@@ -126,6 +126,15 @@ def test_a_frozen_program_does_not_start_itself_in_place_of_slots(monkeypatch):
         assert mesh.submit(abs, -1).result(WAIT_S) == 1
 
 
+def test_a_program_with_an_embedded_mesh_does_not_load_zeromq():
+    program = (
+        "import sys; from taskmesh import Mesh\n"
+        "with Mesh(workers=1) as mesh: assert mesh.submit(abs, -1).result(20) == 1\n"
+        "sys.exit('zmq' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+
+
 ODD_PATHS = {
     "paths, and what is none": [pathlib.Path("/nowhere"), b"/nowhere", None, 3],
     "many": [f"/nowhere/{'x' * 200}/{number}" for number in range(800)],
