@@ -474,7 +474,7 @@ def start_map(
         fixed = 1
     sizer = ChunkSizer(client.slots(), items.left, fixed or None, buffersize)
     group = submitter._group or client.new_group()
-    job = MapJob(client, encoded, carried, group, items, sizer, ordered=ordered, buffersize=buffersize)
+    job = MapJob(client, encoded, carried, group, items, sizer, ordered=ordered)
     job.start()
     return job
 

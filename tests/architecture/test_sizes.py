@@ -14,7 +14,6 @@ PUBLIC_METHODS = 20
 PARAMETERS = 7
 MORE_PARAMETERS = {
     "taskmesh/cli/schedule.py": "each option of a command is a parameter",
-    "taskmesh/client/maps/map.py": "a map takes what its caller may say of it",
 }
 FOLDER_FILES = 20
 

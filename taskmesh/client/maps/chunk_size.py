@@ -21,6 +21,7 @@ class ChunkSizer:
 
     Attributes:
         ahead: chunks that may be on their way at a time.
+        bound: as given.
     """
 
     def __init__(self, slots: int, total: int | None, chunksize: int | None = None, bound: int | None = None):
@@ -30,8 +31,9 @@ class ChunkSizer:
             slots: how many run at a time.
             total: items in all, None when unknown.
             chunksize: items in a chunk; None measures.
-            bound: items that may be on their way at a time, None for no bound.
+            bound: items that may be drawn and not yet given out, None for no bound.
         """
+        self.bound = bound
         self._slots = slots
         self._item_s: float | None = None
         self._item_bytes = 1.0

@@ -74,9 +74,8 @@ class MapJob(Source):
         encoded, carried: the function, with its options, and what it carries.
         group: the group of its tasks.
         items: those that are left.
-        sizer: tells how many make a chunk.
+        sizer: tells how many make a chunk, and how many may be drawn and not yet given out.
         ordered: results come in the order of the items.
-        buffersize: items that may be drawn and not yet given out; None: all have been drawn.
     """
 
     def __init__(
@@ -89,13 +88,12 @@ class MapJob(Source):
         sizer: ChunkSizer,
         *,
         ordered: bool,
-        buffersize: int | None,
     ) -> None:
         super().__init__(client, f"the map of {encoded.call.spec.name}")
         self.items = items
         self._sizer = sizer
         self._ordered = ordered
-        self._buffersize = buffersize
+        self._buffersize = sizer.bound
         self._ready: deque[Chunk] = deque()  # all of them in order, or those with their outcome
         self._flying: set[Chunk] = set()
         self._arrivals: deque[Chunk] = deque()
