@@ -59,7 +59,8 @@ def test_a_pool_without_keys_begins_anew_where_there_was_no_room_for_its_report(
             *fragments, last = Cutter(session).cut(encode(m.Results(1, session, 1, [done], [], [])))
             for fragment in fragments:
                 pool.send_parts(fragment, timeout=5)
-            wait_until(lambda: hub._from_pools() or hub._assembler.count or events)
+            size = sum(len(part) for fragment in fragments for part in fragment[1:])
+            wait_until(lambda size=size: hub._from_pools() or hub._assembler.size >= size or events)
             ended.append(last)
 
         wait_until(lambda: hub._from_pools() or events)
@@ -78,10 +79,13 @@ def test_a_client_without_room_for_its_message_is_told_so(tmp_path):
         submit = m.Submit(1, [], [Run(7, 0, [1], [bytes(4 * FRAGMENT)])])
         for sender, client in enumerate((first, second)):
             client.connect(hub.endpoints.gateway)
-            for fragment in Cutter(sender).cut(encode(submit))[:-1]:
+            fragments = Cutter(sender).cut(encode(submit))[:-1]
+            for fragment in fragments:
                 client.send_parts(fragment, timeout=5)
-            wait_until(lambda: hub._from_clients() or hub._assembler.count)
-        wait_until(lambda: hub._from_clients() or second.raw.poll(0))
+            size = sum(len(part) for fragment in fragments for part in fragment[1:])
+            wait_until(
+                lambda size=size: hub._from_clients() or hub._assembler.size >= size or second.raw.poll(0)
+            )
         assert to_client.decode(second.recv_parts(timeout=5)) == m.Busy(0, RETRY_BUSY)
         hub.close()
 
