@@ -438,8 +438,10 @@ async def _aside(blocking: Callable[[], object]) -> None:
     await loop.run_in_executor(None, blocking)
 
 
-JOURNAL = frozenset({"journal", "hub__journal", "journal_file", "hub__journal_file"})
-"""Arguments that give an embedded mesh a journal."""
+JOURNAL = frozenset(
+    prefix + name for prefix in ("", "hub__") for name in ("journal", "journal_file", "strict")
+)
+"""Arguments that give an embedded mesh a journal, or say how it writes it."""
 
 
 def _settings(

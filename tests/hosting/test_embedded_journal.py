@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, TaskMeshError
 from tests.harness.programs import Programs
 from tests.hosting import workload
 
@@ -54,3 +54,9 @@ def test_a_journal_of_the_environment_is_the_hub_programs(tmp_path: Path, monkey
         assert mesh.submit(workload.add, 1, 1).result(END_S) == 2
 
     assert not (tmp_path / "tasks.journal").exists()
+
+
+@pytest.mark.parametrize("hub", ["thread", "process"])
+def test_strict_without_a_journal_is_refused(hub: str):
+    with pytest.raises(TaskMeshError, match=r"hub\.strict is about a journal"):
+        Mesh(workers=1, hub=hub, strict=True).submit(abs, -1)
