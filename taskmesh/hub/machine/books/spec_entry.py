@@ -21,11 +21,19 @@ class SpecEntry(ServiceTime):
         size: the bytes that it takes, about. payer: the account that they are on while it has live
             tasks, which may be closed.
         ignores_result: clients are not sent results; those of a chunk's items its slot leaves out.
+        is_promise, is_sink_value, is_attachment: the tasks have no function: somebody fulfils them; their
+            payloads go to their sink; each ends as another one does.
+        needs_no_pool: the tasks end by themselves. is_chunk: each is a part of a map.
     """
 
     __slots__ = (
         "ignores_result",
+        "is_attachment",
+        "is_chunk",
+        "is_promise",
+        "is_sink_value",
         "live",
+        "needs_no_pool",
         "number",
         "payer",
         "priority",
@@ -42,7 +50,12 @@ class SpecEntry(ServiceTime):
         self.spec = spec
         self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits, spec.sink)
         self.priority = spec.priority
-        self.ignores_result = spec.ignore_result and spec.kind != CHUNK
+        self.is_chunk = spec.kind == CHUNK
+        self.is_promise = spec.kind == PROMISE
+        self.is_attachment = spec.kind == ATTACHMENT
+        self.is_sink_value = spec.kind == SINK_VALUE
+        self.needs_no_pool = self.is_promise or self.is_sink_value
+        self.ignores_result = spec.ignore_result and not self.is_chunk
         self.result_size = 0.0
         self.live = self.waiting = 0
         self.size = SPEC + len(spec_bytes(spec))
@@ -52,30 +65,6 @@ class SpecEntry(ServiceTime):
         """Take in `count` results of `size` bytes together."""
         each = size / count
         self.result_size += 0.3 * (each - self.result_size) if self.result_size else each
-
-    @property
-    def is_chunk(self) -> bool:
-        return self.spec.kind == CHUNK
-
-    @property
-    def is_promise(self) -> bool:
-        """True if the tasks have no function: somebody fulfils them."""
-        return self.spec.kind == PROMISE
-
-    @property
-    def is_attachment(self) -> bool:
-        """True if the tasks have no function: each ends as another one does."""
-        return self.spec.kind == ATTACHMENT
-
-    @property
-    def needs_no_pool(self) -> bool:
-        """True if the tasks have no function, and end by themselves."""
-        return self.is_promise or self.is_sink_value
-
-    @property
-    def is_sink_value(self) -> bool:
-        """True if the tasks have no function: their payloads go to their sink."""
-        return self.spec.kind == SINK_VALUE
 
 
 class RestingSpecs:
