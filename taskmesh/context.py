@@ -103,13 +103,8 @@ class TaskContext:
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines name the task: to stderr, unless the worker's code has set up logging."""
+        """A logger whose lines name the task."""
         logger = logging.getLogger("taskmesh.task")
-        if not logger.hasHandlers():
-            handler = logging.StreamHandler()
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-            logger.addHandler(handler)
-            logger.setLevel(logging.INFO)
         task = {"task_name": self.name, "task_id": self.id, "task_attempt": self.attempt}
         return _TaskLog(logger, task)
 

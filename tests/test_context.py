@@ -102,20 +102,6 @@ def test_log_lines_name_the_task(caplog):
     assert (record.task_name, record.task_id, record.task_attempt, record.own) == ("mod.work", "0" * 32, 2, 1)
 
 
-def test_without_any_logging_set_up_lines_go_to_stderr(capsys, monkeypatch):
-    logger = logging.getLogger("taskmesh.task")
-    monkeypatch.setattr(logger, "handlers", [])
-    monkeypatch.setattr(logger, "propagate", False)
-    monkeypatch.setattr(logger, "level", logging.NOTSET)
-
-    TASK.log.info("first")
-    TASK.log.info("second")
-
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert "INFO [mod.work" in lines[0]
-
-
 def test_an_exception_that_forbids_assignments_leaves_the_block_as_itself():
     @dataclass(frozen=True)
     class Frozen(Exception):

@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
         "status": views.status,
         "tasks": views.tasks,
         "explain": views.explain,
+        "logs": views.logs,
     },
     "Steer": {
         "cancel": steering.cancel,

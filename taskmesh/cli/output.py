@@ -109,9 +109,10 @@ class Output:
                 write(stream, text)
 
 
-def time_of_day() -> str:
-    """Return the time as events state it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def time_of_day(seconds: float | None = None) -> str:
+    """Return the time as events state it: now, or so many seconds after the epoch."""
+    at = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return at.isoformat(timespec="milliseconds")
 
 
 def write(stream: TextIO, text: str) -> None:

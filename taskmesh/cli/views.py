@@ -7,8 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from taskmesh.cli.command import Reach, TaskId, hub_command
-from taskmesh.cli.output import Output
+from taskmesh.cli.output import Output, time_of_day
 
+MOST_LINES = 1_000
+AGAIN_S = 0.2
 COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 
 
@@ -46,6 +48,34 @@ def tasks(
 def explain(reach: Reach, out: Output, task: TaskId) -> None:
     """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
     out.value(reach.query("task", task), explanation)
+
+
+@hub_command
+def logs(
+    reach: Reach,
+    out: Output,
+    task: TaskId,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+) -> None:
+    """Show what a task has logged: the last 1,000 lines, while the hub has them."""
+    from threading import Event
+
+    after, pause = 0, Event()
+    with reach.session() as hub:
+        while True:
+            found: Any = hub.query("logs", f"{task} {after}", MOST_LINES, reach.timeout)
+            for line in found["lines"]:
+                after = line["number"]
+                out.value({"task_id": task, **line}, log_line)
+            if not (follow and found["on_its_way"]):
+                return
+            pause.wait(AGAIN_S)
+
+
+def log_line(line: dict[str, Any]) -> str:
+    """Return a line that a task has logged, for people."""
+    return f"{time_of_day(line['time'])} {line['worker']} {line['level']} {line['logger']}: {line['text']}"
 
 
 def summary(found: dict[str, Any]) -> str:

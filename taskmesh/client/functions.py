@@ -340,6 +340,8 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         detach=options.detach,
         ignore_result=options.ignore_result,
         sink=options.sink,
+        log_level=max(1, logging.getLogger().level),
+        stream_logs=options.stream_logs,
     )
 
 

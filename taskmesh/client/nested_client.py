@@ -153,6 +153,7 @@ class NestedClient:
         unended = table.unended
         table.cancel([future for future in unended if is_detached(future)], tell=False)
         table.cancel([future for future in unended if not is_detached(future)])
+        table.logs.hand_over()  # now: what comes later would pass for the next task's
 
     def close(self) -> None:
         """Close the client."""

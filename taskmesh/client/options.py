@@ -136,6 +136,7 @@ class TaskOptions:
             a detached task for a day.
         ignore_result: its result is not sent to its client, only to tasks that depend on it.
         sink: the sink that its outcome goes to, in place of its client; empty for none.
+        stream_logs: what it prints goes to its client, with what it logs.
     """
 
     name: Name = ""
@@ -159,6 +160,7 @@ class TaskOptions:
     keep: float | None = None
     ignore_result: Annotated[bool, Meta(description="True or False")] = False
     sink: Name = ""
+    stream_logs: Annotated[bool, Meta(description="True or False")] = False
 
     @property
     def kept_for(self) -> float:

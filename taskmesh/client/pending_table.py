@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
@@ -19,6 +20,7 @@ from taskmesh.client.futures.callbacks import CallbackThread
 from taskmesh.client.futures.completion import Completion, End, complete, end_of
 from taskmesh.client.futures.future import RAW, OpenRun, TaskFuture
 from taskmesh.client.futures.outcome import Success
+from taskmesh.client.futures.task_logs import MOST_KEPT, TaskLogs
 from taskmesh.client.futures.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.client.runs import by_run, dependent_run, depends, sent_run
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
@@ -90,6 +92,7 @@ class PendingTable:
         self.failed_with_port = 0
         self.decoding: dict[int, list[Any]] = {}
         self.waiter_pool = WaiterPool()
+        self.logs = TaskLogs()
         self.memfd = False
         self._port: SubmitPort | None = None
         self._limits = limits
@@ -540,11 +543,20 @@ class PendingTable:
         return count
 
     def notice(self, progress: list[Progress]) -> None:
+        """Take in news of running tasks."""
+        has_lines = False
         with self.lock:
             for news in progress:
                 future = self._pending.get(news.seq)
                 if future is not None:
-                    future._ensure_waiters().progress = news
+                    extras = future._ensure_waiters()
+                    extras.progress = news
+                    if news.lines:
+                        extras.lines = extras.lines or deque(maxlen=MOST_KEPT)
+                        extras.lines += self.logs.add(future._run.spec.name, future.task_id, news)
+                        news.lines, has_lines = [], True
+        if has_lines:
+            self._callbacks.put([self.logs.hand_over])
 
     def _oldest(self) -> int:
         return min([*self._pending, *self._unconfirmed], default=self._acks.to + 1)

@@ -7,7 +7,7 @@ import msgspec
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.journal_entries import Entry
 from taskmesh.messages.runs import Run, Spec
-from taskmesh.messages.slot_messages import SlotProgress, SlotResults
+from taskmesh.messages.slot_messages import SlotNews, SlotResults
 
 # --- all --------------------------------------------------------------------------------------------------
 
@@ -173,10 +173,10 @@ class SlotFinished(msgspec.Struct):
 
 
 class SlotReported(msgspec.Struct):
-    """The task that a slot runs has reported progress."""
+    """There is news of the task that a slot runs: its progress, or what it has logged."""
 
     slot: int
-    progress: SlotProgress
+    news: SlotNews
 
 
 class SlotAsked(msgspec.Struct):

@@ -14,7 +14,19 @@ _PACK = msgspec.msgpack.Encoder()
 _LATER: Final = tuple(
     field.default
     for field in msgspec.structs.fields(Spec)
-    if field.name in {"keep", "shared", "limits", "durable", "detach", "ignore_result", "sink", "headers"}
+    if field.name
+    in {
+        "keep",
+        "shared",
+        "limits",
+        "durable",
+        "detach",
+        "ignore_result",
+        "sink",
+        "headers",
+        "log_level",
+        "stream_logs",
+    }
 )
 """Defaults of the fields at the end that the first versions did not have."""
 

@@ -99,7 +99,9 @@ class EmbeddedPort(SubmitPort):
         if config.mesh.bind:
             hub: EmbeddedHub = self._listening_hub(loop, journal)
         else:
-            hub = EmbeddedHub(loop, LocalLinks(loop), hub_settings(config, epoch=new_epoch()), journal)
+            hub = EmbeddedHub(
+                loop, LocalLinks(loop, _record), hub_settings(config, epoch=new_epoch()), journal
+            )
         self._hub = hub
         self._for_hub = hub.links.events
         hub.links.client = OwnClient(self.client, self._shell.events, self._signer)
@@ -173,5 +175,6 @@ class EmbeddedPort(SubmitPort):
 
 
 def _record(kind: str, fields: dict[str, object]) -> None:
-    """Log an event of the hub, for programs that want to see them."""
-    _log.info("%s %s", kind, fields)
+    """Log an event of the hub or the pool, for programs that want to see them."""
+    level = logging.getLevelNamesMapping().get(str(fields.get("level", "info")).upper(), logging.INFO)
+    _log.log(level, "%s %s", kind, fields)

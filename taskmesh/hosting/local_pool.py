@@ -7,7 +7,7 @@ from collections import deque
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested, FromPool
 from taskmesh.http.metrics import Family
-from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnPool, ignore
+from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnPool
 from taskmesh.messages import mesh_messages as m
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.metrics import pool_families
@@ -94,7 +94,7 @@ class LocalPool:
         )
         starts = SlotStarts(self.machine, config.mesh.open_timeout)
         self.host = slots_in(loop, self.machine, fork_server, starts, link.events)
-        self._shell = PoolShell(self.machine, link, self.host, ignore)
+        self._shell = PoolShell(self.machine, link, self.host, hub.links.record)
         hub.links.pool = OwnPool(settings.pool, link.events, hub.links.signer)
         loop.parts.append(self._shell)
         loop.settle()

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 Record = Callable[[str, dict[str, object]], None]
 
 
-def ignore(kind: str, fields: dict[str, object]) -> None:
-    """Log nothing: the hub machine keeps its last events itself."""
-
-
 class OwnClient(NamedTuple):
     """A client in the hub's own loop: its id, its events, and its signatures where a mesh key is in use."""
 
@@ -65,7 +61,7 @@ class LocalLinks:
         sockets: the links to everybody else; None while nothing listens.
     """
 
-    def __init__(self, loop: Loop, record: Record = ignore, private: str = "") -> None:
+    def __init__(self, loop: Loop, record: Record, private: str = "") -> None:
         self.events: deque[object] = deque()
         self.record = record
         self.private = PrivateGateway(loop, self, private)

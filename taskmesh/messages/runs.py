@@ -125,6 +125,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         ignore_result: their clients are told that they have succeeded, and are not sent their results.
         sink: where outcomes go, in place of the client.
         headers: each call has its headers as its last argument.
+        log_level: the level from which on its client takes what the tasks log; 0 for nothing.
+        stream_logs: what they print goes to the client, too.
     """
 
     function: bytes
@@ -153,6 +155,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     ignore_result: bool = False
     sink: Name = ""
     headers: bool = False
+    log_level: Counter = 0
+    stream_logs: bool = False
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""
@@ -317,10 +321,39 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     part: Name = ""
 
 
-class Progress(msgspec.Struct, array_like=True):
-    """Progress of a running task: `done` of `total` (0 when unknown); total = -1 says only that it runs.
+PRINTED, DEBUG, INFO, WARNING, ERROR, CRITICAL = 0, 10, 20, 30, 40, 50
+"""`LogLine.level`: those of `logging`, and of a print."""
+LEVELS = {DEBUG: "debug", INFO: "info", WARNING: "warning", ERROR: "error", CRITICAL: "critical"}
 
-    `elapsed`: seconds that it has been running.
+
+class LogLine(msgspec.Struct, array_like=True, gc=False):
+    """A record that a task has logged, or a line that it has printed.
+
+    Attributes:
+        time: seconds since the epoch.
+        level: as in `logging`; PRINTED for a print.
+        logger: the logger's name; "stdout" or "stderr" for a print.
+        text: the message, with the traceback of its exception.
+        path: the file that it comes from, and its line.
+    """
+
+    time: Number
+    level: Counter
+    logger: Name
+    text: str
+    path: Name = ""
+    line: Counter = 0
+
+    @property
+    def level_name(self) -> str:
+        """The name of the level, or of the next lower one that has a name."""
+        return next((name for level, name in reversed(LEVELS.items()) if self.level >= level), "printed")
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """News of a running task: `done` of `total` (0 when unknown); total = -1 says only that it runs.
+
+    `elapsed`: seconds that it has been running. `lines`: what it has logged since the last news.
     """
 
     client: int
@@ -330,3 +363,4 @@ class Progress(msgspec.Struct, array_like=True):
     total: Amount
     worker: str = ""
     elapsed: Number = 0.0
+    lines: list[LogLine] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from taskmesh.messages.runs import Amount, LaneRun, Number, Payload, Spec
+from taskmesh.messages.runs import Amount, LaneRun, LogLine, Number, Payload, Spec
 
 
 class SlotTasks(msgspec.Struct, tag=80):
@@ -59,4 +59,13 @@ class SlotProgress(msgspec.Struct, tag=82):
     total: Amount
 
 
-FromSlot = SlotResults | SlotProgress
+class SlotLogs(msgspec.Struct, tag=83):
+    """Lines that the task with this serial has logged."""
+
+    serial: int
+    lines: list[LogLine]
+
+
+SlotNews = SlotProgress | SlotLogs
+"""News of a task that runs."""
+FromSlot = SlotResults | SlotNews

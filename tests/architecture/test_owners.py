@@ -25,7 +25,8 @@ NAMELESS = {
     r.Run: "payloads again delay tried when at rerun age",
     r.Value: "payload name attempt failed is_kept",
     r.Spec: "function priority timeout hard_timeout expires max_retries backoff factor max_backoff jitter "
-    "retry_filter acks on_client_loss codec kind keep shared limits durable detach ignore_result headers",
+    "retry_filter acks on_client_loss codec kind keep shared limits durable detach ignore_result headers "
+    "log_level stream_logs",
     r.LimitRule: "count window smooth keyed",
     s.Declaration: "timing spec payload in_code",
     s.Timing: "cron period tz overlap catchup",
@@ -39,7 +40,8 @@ NAMELESS = {
     r.DoneRun: "worker payloads elapsed returns",
     r.Failed: "kind type_name text traceback pickled retryable retry_after worker history returns output",
     r.Held: "bound returns limits",
-    r.Progress: "done total worker elapsed",
+    r.Progress: "done total worker elapsed lines",
+    r.LogLine: "time level logger text path line",
 }
 """Fields that hold a value, an amount, a text for people, or shapes whose own fields stand here."""
 

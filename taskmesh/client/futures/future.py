@@ -25,6 +25,7 @@ from taskmesh.client.futures.outcome import (
     error_of,
     noted,
 )
+from taskmesh.client.futures.task_logs import TaskLogLine, TaskLogs
 from taskmesh.client.futures.waiters import Waiter, WaiterPool, Waiters, loop_callback, running_loop
 from taskmesh.core import ids
 from taskmesh.errors import DependencyError, TaskMeshError
@@ -65,6 +66,7 @@ class TaskTable(Protocol):
     client: int
     decoding: dict[int, list[Any]]
     waiter_pool: WaiterPool
+    logs: TaskLogs
 
     @property
     def connected(self) -> bool:
@@ -171,6 +173,8 @@ class TaskFuture(Future[T]):
         """
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)
+        if self._extras is not None and self._extras.lines is not None:
+            self._run.table.logs.hand_over()
         data = self._content  # before its form: if that is RAW, no other thread has put a value there yet
         form = self._form
         if form is not VALUE:
@@ -198,6 +202,8 @@ class TaskFuture(Future[T]):
         """Return the task's exception, None for a value; wait, and raise, as `result()` does."""
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)
+        if self._extras is not None and self._extras.lines is not None:
+            self._run.table.logs.hand_over()
         error: BaseException | None = self._content if self._decode(timeout) is ERROR else None
         return error
 
@@ -295,6 +301,15 @@ class TaskFuture(Future[T]):
         extras = self._extras
         last = extras.progress if extras is not None else None
         return None if last is None or last.total < 0 else (last.done, last.total)
+
+    def logs(self) -> list[TaskLogLine]:
+        """Return the last 1,000 lines that the task has logged, and with `stream_logs=True` printed.
+
+        What a task has logged before it ended is here before its outcome. Lines of a time in which this
+        program had no link to the hub are not.
+        """
+        extras = self._extras
+        return [] if extras is None or extras.lines is None else list(extras.lines)
 
     @property
     def traceback_text(self) -> str:

@@ -6,6 +6,7 @@ import math
 import select
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,6 +19,8 @@ from taskmesh.system.wakeup import Wakeup
 
 if TYPE_CHECKING:
     import asyncio
+
+    from taskmesh.client.futures.task_logs import TaskLogLine
 
 
 LOOK_S = 0.5
@@ -73,6 +76,7 @@ class Waiters:
         awaiting: event loops, each with the asyncio future to wake there.
         progress: the last report of `current_task().progress()`.
         edges: the edges of the task in the graph of dependencies, if it has any.
+        lines: what it has logged, if it has.
     """
 
     __slots__ = (
@@ -81,6 +85,7 @@ class Waiters:
         "condition",
         "delivering",
         "edges",
+        "lines",
         "progress",
         "waiters",
         "watchers",
@@ -95,6 +100,7 @@ class Waiters:
         self.delivering = False
         self.progress: Progress | None = None
         self.edges: Edges | None = None
+        self.lines: deque[TaskLogLine] | None = None
 
 
 class LockEvent:

@@ -272,6 +272,8 @@ def last_progress(hub: HubState, lane: Lane, ended: list[Progress]) -> m.Notice 
         record = hub.ledger.tasks.get(task)
         if record is not None and collector.is_current(record, task, lane.session, progress.attempt):
             progress.attempt -= record.returns
+            if progress.lines:
+                hub.diagnostics.lines.add(record.id, progress, hub.owner(record.id >> SEQ_BITS))
             told += for_all(progress, record)
     return m.Notice(told) if told else None
 

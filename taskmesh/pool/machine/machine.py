@@ -19,8 +19,8 @@ from taskmesh.core.actions import (
 )
 from taskmesh.core.ids import task_id, text_of
 from taskmesh.messages import mesh_messages as m
-from taskmesh.messages.runs import Failed, Held, LaneRun, Progress
-from taskmesh.messages.slot_messages import SlotFailure, SlotResults
+from taskmesh.messages.runs import FIRING, Failed, Held, LaneRun, Progress
+from taskmesh.messages.slot_messages import SlotFailure, SlotNews, SlotProgress, SlotResults
 from taskmesh.pool.machine.invariants import check_pool
 from taskmesh.pool.machine.membership import Membership
 from taskmesh.pool.machine.permits import Permits
@@ -273,8 +273,8 @@ class PoolMachine:
                 self.slots[number].started(pid, now)
             case ev.SlotExited():
                 self._on_exited(self.slots[event.slot], event, now)
-            case ev.SlotReported(slot=number, progress=progress):
-                self.slots[number].progressed(progress)
+            case ev.SlotReported(slot=number, news=news):
+                self._on_news(self.slots[number], news)
             case _:
                 assert_never(event)
 
@@ -315,8 +315,24 @@ class PoolMachine:
             return
         for run, seq in slot.tasks(serial):
             elapsed = max(0.0, now - slot.heard)
-            self._spool.last_progress.append(self._progress(slot, run, seq, elapsed))
+            self._spool.told.append(self._progress(slot, run, seq, elapsed))
         slot.progressed(None)
+
+    def _on_news(self, slot: Slot, news: SlotNews) -> None:
+        """Keep a task's progress, or pass on what it has logged.
+
+        That goes to its client. A schedule's firing has none: it goes to those who run the pool.
+        """
+        if isinstance(news, SlotProgress):
+            slot.progressed(news)
+            return
+        for run, seq in slot.tasks(news.serial):
+            if self.scheduler.specs[run.spec].spec.kind != FIRING:
+                self._spool.tell(self._progress(slot, run, seq, 0.0), news.lines)
+                continue
+            for line in news.lines:
+                what = {"level": line.level_name, "logger": line.logger, "text": line.text}
+                self._out.append(LogEvent("task.log", {**self._named(slot, run, seq), **what}))
 
     def _tell_failed(self, slot: Slot, failures: list[SlotFailure]) -> None:
         """Log each failed task, before the slot's books forget it."""
@@ -327,14 +343,16 @@ class PoolMachine:
 
     def _tell(self, slot: Slot, run: LaneRun, seq: int, kind: str, **what: str) -> None:
         """Log a failed task, for those who run the pool."""
-        task = {
+        self._out.append(LogEvent("task.failed", {**self._named(slot, run, seq), "kind": kind, **what}))
+
+    def _named(self, slot: Slot, run: LaneRun, seq: int) -> dict[str, object]:
+        """Return what a line about a task says first."""
+        return {
             "task_id": text_of(task_id(run.client, seq)),
             "name": self.scheduler.specs[run.spec].spec.name,
             "attempt": run.attempt - run.returns,
             "worker": self._worker(slot),
-            "kind": kind,
         }
-        self._out.append(LogEvent("task.failed", {**task, **what}))
 
     def _on_asked(self, slot: Slot, asked: ev.SlotAsked, now: float) -> None:
         """Answer a task that wants to submit tasks; what waits behind it must not wait for them."""

@@ -9,11 +9,14 @@ from msgspec.structs import replace
 
 from taskmesh.link.link import SendWindow, size_of, size_of_failure, size_of_outcomes
 from taskmesh.messages.mesh_messages import Results
-from taskmesh.messages.runs import DoneRun, Failed, Held, Progress
+from taskmesh.messages.runs import WARNING, DoneRun, Failed, Held, LogLine, Progress
 
 RESEND_BEATS = 2.5
 """Beats without an acknowledgement after which reports are sent again."""
 
+DROPPED = "lines from here on were dropped: the pool could not send them to its hub in time"
+MOST_TOLD = 1 << 20
+"""Bytes of what tasks have logged that wait for a hub; what comes then is dropped."""
 MAX_REPORT = 4 << 20
 """Bytes after which a report is closed."""
 FEW = 64
@@ -31,7 +34,7 @@ class Spool:
         done: Successes gathered, in no report yet.
         failed: Bad ends, likewise.
         returned: Tasks handed back, likewise.
-        last_progress: Last progress of tasks that end in the next report.
+        told: News of tasks for the next report: last progress, and what they have logged.
         reports: Those that are sent, or sent again when they are due.
     """
 
@@ -39,7 +42,9 @@ class Spool:
         self.done: list[DoneRun] = []
         self.failed: list[Failed] = []
         self.returned: list[Held] = []
-        self.last_progress: list[Progress] = []
+        self.told: list[Progress] = []
+        self._told_bytes = 0
+        self._cut: set[tuple[int, int]] = set()  # tasks of which lines were dropped
         self.reports: SendWindow[Results] = SendWindow()
 
     @property
@@ -50,7 +55,24 @@ class Spool:
     @property
     def has_news(self) -> bool:
         """True if something was gathered and not sent."""
-        return bool(self.done or self.failed or self.returned)
+        return bool(self.done or self.failed or self.returned or self.told)
+
+    def tell(self, news: Progress, lines: list[LogLine]) -> None:
+        """Take what a task has logged into the next report; where too much waits, the last line says so."""
+        size = sum(len(line.text) + len(line.path) + 100 for line in lines)
+        if self._told_bytes + size > MOST_TOLD:
+            task = (news.client, news.seq)
+            if task in self._cut:
+                return
+            self._cut.add(task)
+            lines = [LogLine(lines[0].time, WARNING, __name__, DROPPED)]
+        self._told_bytes += size
+        last = self.told[-1] if self.told else None
+        if last is not None and last.lines and (last.client, last.seq) == (news.client, news.seq):
+            last.lines += lines
+        else:
+            news.lines = lines
+            self.told.append(news)
 
     def close(self, epoch: int, session: int, now: float) -> Results:
         """Return the next report: what was gathered, or as much of it as one message should hold."""
@@ -58,9 +80,12 @@ class Spool:
         failed, self.failed = portion(self.failed, size_of_failure)
         results = Results(epoch, session, self.reports.next, done, failed, self.returned)
         self.returned = []
-        if self.last_progress:
-            results.told, self.last_progress = self.last_progress, []
-        self.reports.append(results, size_of_outcomes(done, failed), now, sent=True)
+        size = size_of_outcomes(done, failed) + self._told_bytes
+        if self.told:
+            results.told, self.told = self.told, []
+            self._told_bytes = 0
+            self._cut.clear()
+        self.reports.append(results, size, now, sent=True)
         return results
 
     def acknowledged(self, number: int, now: float) -> None:
@@ -80,7 +105,7 @@ class Spool:
         sent = self.reports.kept.values()
         self.done = [run for results in sent for run in results.done] + self.done
         self.failed = [failure for results in sent for failure in results.failed] + self.failed
-        self.last_progress = [told for results in sent for told in results.told] + self.last_progress
+        self.told = [told for results in sent for told in results.told] + self.told
         self.returned = []
         self.reports.restart(1)
 

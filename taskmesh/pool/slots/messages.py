@@ -1,7 +1,7 @@
 """Messages between supervisor, fork server and slots: frame kinds, and the fork server's messages.
 
 A frame is [u32 length of the body][u8 kind][u16 number of descriptors that come along][body, msgpack],
-little-endian. Bodies of TASKS, RESULTS and PROGRESS are the structs of `taskmesh.messages.slot_messages`.
+little-endian. Bodies of TASKS, RESULTS, PROGRESS and LOGS are structs of `messages.slot_messages`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ READY: Final = 10
 RESULTS: Final = 11
 PROGRESS: Final = 12
 PERMIT_REQUEST: Final = 13
+LOGS: Final = 14
 # supervisor -> fork server
 FORK: Final = 20
 KILL: Final = 21

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
 
-from taskmesh.messages.slot_messages import FromSlot, SlotFailure, SlotProgress, SlotResults, SlotSegment
+from taskmesh.messages.runs import LogLine
+from taskmesh.messages.slot_messages import (
+    FromSlot,
+    SlotFailure,
+    SlotLogs,
+    SlotProgress,
+    SlotResults,
+    SlotSegment,
+)
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.outbox import BREAK, DATA, FAILURE, OutboxWriter
 from taskmesh.pool.slots.soft_timeout import SoftTimeout
@@ -21,6 +30,10 @@ FLUSH_OFFSET: Final = DATA + (256 << 10)
 
 _PROGRESS_EVERY: Final = 0.05
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
+
+
+def _nothing() -> None:
+    """Send no lines."""
 
 
 class SupervisorLink(Protocol):
@@ -43,6 +56,7 @@ class ResultBatcher:
         results: those of the segment under way; the loop over a run's tasks appends to it.
         due: when they are sent at the latest.
         next: the serial that is reported next.
+        last_lines: called before outcomes go, to send what their tasks have logged.
     """
 
     def __init__(self, link: SupervisorLink, outbox: OutboxWriter, limit: SoftTimeout) -> None:
@@ -50,6 +64,7 @@ class ResultBatcher:
         self.results: list[bytes | Blob] = []
         self.due = 0.0
         self.next = 0
+        self.last_lines: Callable[[], None] = _nothing
         self._link = link
         self._limit = limit
         self._done: list[SlotSegment] = []
@@ -101,16 +116,12 @@ class ResultBatcher:
     def flush(self) -> None:
         if self._withheld is not None:
             self._send_progress(self._withheld)
+        self.last_lines()
         now = time.monotonic()
         self._close_segment(now)
         self._first = self.next
         if self._done or self._failed:
-            message = SlotResults(self._done, self._failed, now, self._idle)
-            self._limit.block()
-            try:
-                self._link.send(messages.RESULTS, message)
-            finally:
-                self._limit.unblock()
+            self._send(messages.RESULTS, SlotResults(self._done, self._failed, now, self._idle))
             self._done, self._failed, self._idle = [], [], 0.0
             now = self._began = time.monotonic()
             self.outbox.reset(self.next, now)
@@ -146,9 +157,16 @@ class ResultBatcher:
 
     def _send_progress(self, news: SlotProgress) -> None:
         self._withheld = None
+        self._send(messages.PROGRESS, news)
+
+    def log(self, serial: int, line: LogLine) -> None:
+        """Send a line that a task has logged: it comes before the task's outcome."""
+        self._send(messages.LOGS, SlotLogs(serial, [line]))
+
+    def _send(self, kind: int, message: FromSlot) -> None:
         self._limit.block()
         try:
-            self._link.send(messages.PROGRESS, news)
+            self._link.send(kind, message)
         finally:
             self._limit.unblock()
 

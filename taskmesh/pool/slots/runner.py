@@ -33,6 +33,7 @@ from taskmesh.pool.slots.outbox import BREAK, OutboxWriter
 from taskmesh.pool.slots.result_batch import FLUSH_OFFSET, ResultBatcher, SupervisorLink
 from taskmesh.pool.slots.soft_timeout import SoftTimeout
 from taskmesh.pool.slots.streams import Streams
+from taskmesh.pool.slots.task_log import TaskLog
 from taskmesh.pool.slots.tickets import ticket
 from taskmesh.retry import verdict
 from taskmesh.serialize import code, dependencies, payload
@@ -80,6 +81,8 @@ class TaskRunner:
         self._stage = ""
         self._deadline: float | None = None
         self._tick: float | None = None
+        self._log = TaskLog(self._serial, self._batcher.log)
+        self._batcher.last_lines = self._log.finish
         context.install(self._current)
         nested.install(self._nested_context)
 
@@ -143,6 +146,7 @@ class TaskRunner:
         self._mended = False
         try:
             spec = self._specs[run.spec]
+            self._log.listen(spec.log_level)
             loaded = self._functions.get(run.spec)
             if loaded is None:
                 loaded = self._load(run.spec, spec)
@@ -152,9 +156,12 @@ class TaskRunner:
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
         is_plain = spec.kind == CALL and spec.timeout <= 0 and spec.codec == PICKLE and not run.needs
-        if is_plain and not (spec.headers or self.middleware.is_needed):
-            return self._perform_calls(run, spec, function, mine)
-        return self._perform_guarded(run, spec, function, mine)
+        is_plain = is_plain and not (spec.headers or self.middleware.is_needed)
+        perform = self._perform_calls if is_plain else self._perform_guarded
+        if not spec.stream_logs:
+            return perform(run, spec, function, mine)
+        with self._log.prints():
+            return perform(run, spec, function, mine)
 
     def _mend(self) -> None:
         """Put things right after other tasks: while nothing waits for it, if there is such a time."""
@@ -436,9 +443,13 @@ class TaskRunner:
             return None
         return nested.RunningTask(self._first + self._index, self._specs[run.spec])
 
+    def _serial(self) -> int | None:
+        """Return the serial of the task that runs, None between tasks and in a child that one has forked."""
+        return None if self._run is None or self.is_forked_child else self._first + self._index
+
     def _progress(self, done: float, total: float) -> None:
-        if not self.is_forked_child and self._run is not None:
-            self._batcher.progress(self._first + self._index, done, total)
+        if (serial := self._serial()) is not None:
+            self._batcher.progress(serial, done, total)
 
     def _is_cancelled(self, serial: int) -> bool:
         return not self.is_forked_child and self._batcher.outbox.is_cancelled(serial)

@@ -261,7 +261,7 @@ class SlotHandle:
         return True
 
     def _event(self, kind: int, body: memoryview, fds: list[int]) -> SlotSocketEvent | None:
-        if kind in {messages.RESULTS, messages.PROGRESS}:
+        if kind in {messages.RESULTS, messages.PROGRESS, messages.LOGS}:
             message = frames.from_slot.decode_local(body, fds, relayed=True) if fds else _REPORT.decode(body)
             if isinstance(message, SlotResults):
                 fresh = self._fresh(message)

@@ -13,6 +13,8 @@ from taskmesh.messages.runs import (
     SINK_VALUE_NAME,
     DoneRun,
     Held,
+    LogLine,
+    Progress,
     Run,
     Spec,
 )
@@ -400,6 +402,18 @@ class TestViews:
             assert "secret" in repr(self.ask(both, 3, what))
             assert "secret" not in repr(self.ask(both, 2, what))
         assert seq == held[1]
+
+    def test_nor_what_it_has_logged(self, both):
+        hello(both, 3, "operator:olga")
+        (seq,) = both.submit(1)
+        told = [Progress(1, seq, 1, 0, -1, lines=[LogLine(1.0, 30, "lib", "secret text")])]
+        both.tell(ev.FromPool(m.Results(EPOCH, both.session(), 1, [], [], [], told=told), POOL, TOKEN))
+        task = text_of(task_id(1, seq))
+
+        ann, mallory, olga = (self.ask(both, client, "logs", task) for client in (1, 2, 3))
+        assert [line["text"] for line in ann.value["lines"]] == ["secret text"]
+        assert "secret" in repr(olga)
+        assert "operators" in mallory.error
 
     def test_nor_of_one_that_goes_on(self, both):
         (seq,) = both.submit(1, one=spec(max_retries=3, backoff=60.0))

@@ -4,9 +4,11 @@ import pytest
 
 from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost, Tick
 from taskmesh.hub.machine import pools
+from taskmesh.hub.machine.books.failures import LastLines
 from taskmesh.hub.machine.books.lanes import LaneState
+from taskmesh.hub.machine.views import views
 from taskmesh.messages import mesh_messages as m
-from taskmesh.messages.runs import DoneRun, Held, Progress, Run
+from taskmesh.messages.runs import DoneRun, Held, LogLine, Progress, Run
 from tests.core.rig import EPOCH, ONE, HubRig, spec
 
 
@@ -463,3 +465,58 @@ def test_the_last_progress_of_a_task_is_told_before_its_outcome(rig):
     news = [message for message in rig.told[1] if isinstance(message, m.Notice | m.Deliver)]
     assert [type(message) for message in news] == [m.Notice, m.Deliver]
     assert news[0].progress[0].done == 4
+
+
+class TestLogs:
+    """Lines that tasks have logged are for their clients, and for whoever asks later."""
+
+    def log(self, rig: HubRig, seq: int, *texts: str, attempt: int = 1, number: int = 1) -> None:
+        lines = [LogLine(5.0, 20, "lib", text) for text in texts]
+        told = [Progress(1, seq, attempt, 0, -1, "p/0", lines=lines)]
+        rig.tell(FromPool(m.Results(EPOCH, rig.session(), number, [], [], [], told=told)))
+
+    def ask(self, rig: HubRig, seq: int, since: str = "") -> m.Answer:
+        return views.answer(rig.hub.state, m.Query(1, "logs", f"{1 << 64 | seq:032x}{since}"), rig.now)
+
+    def test_they_are_told_at_once_and_kept_when_it_has_ended(self, rig):
+        rig.join()
+        (seq,) = rig.submit(1, 1)
+        self.log(rig, seq, "one", "two")
+        self.log(rig, seq, "three", number=2)
+
+        news = [message for message in rig.told[1] if isinstance(message, m.Notice)]
+        assert [[line.text for line in one.progress[0].lines] for one in news] == [["one", "two"], ["three"]]
+        found = self.ask(rig, seq, " 1").value
+        assert [(line["number"], line["level"], line["text"]) for line in found["lines"]] == [
+            (2, "info", "two"),
+            (3, "info", "three"),
+        ]
+        assert found["on_its_way"]
+        rig._reports[rig.session()] = 2
+        rig.report(rig.session(), ((1, seq, 1),))
+        assert not self.ask(rig, seq).value["on_its_way"]
+        assert len(self.ask(rig, seq).value["lines"]) == 3
+
+    def test_those_of_an_attempt_that_is_not_the_tasks_any_more_do_not_count(self, rig):
+        rig.join()
+        (seq,) = rig.submit(1, 1)
+        self.log(rig, seq, "of a twin", attempt=7)
+
+        assert not [message for message in rig.told[1] if isinstance(message, m.Notice)]
+        assert self.ask(rig, seq).value["lines"] == []
+
+    def test_a_question_that_makes_no_sense_is_answered_with_the_reason(self, rig):
+        assert "no task" in self.ask(rig, 99).error
+        rig.join()
+        (seq,) = rig.submit(1, 1)
+        assert "since a number" in self.ask(rig, seq, " x").error
+
+    def test_memory_for_them_has_a_bound(self):
+        kept = LastLines(most_bytes=100_000)
+        for task in range(100):
+            lines = [LogLine(1.0, 30, "lib", "x" * 1_000) for _ in range(7)]
+            kept.add(task, Progress(1, task, 1, 0, -1, lines=lines), "")
+
+        assert [*kept.by_task] == list(range(90, 100))
+        kept.add(99, Progress(1, 99, 1, 0, -1, lines=[LogLine(1.0, 30, "lib", "")] * 5_000), "")
+        assert len(kept.by_task) == 0  # one that is larger than all may be, too

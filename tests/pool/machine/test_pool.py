@@ -5,9 +5,10 @@ import pytest
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.messages import mesh_messages as m
-from taskmesh.messages.runs import Held, LaneRun
-from taskmesh.messages.slot_messages import SlotProgress, SlotResults, SlotSegment
+from taskmesh.messages.runs import FIRING, Held, LaneRun, LogLine
+from taskmesh.messages.slot_messages import SlotLogs, SlotProgress, SlotResults, SlotSegment
 from taskmesh.pool.machine import scheduler
+from taskmesh.pool.machine.spool import DROPPED
 from tests.core.rig import EPOCH, PoolRig, spec
 
 
@@ -382,6 +383,59 @@ class TestLastProgress:
 
         told = [(told.seq, told.done) for results in rig.reports() for told in results.told]
         assert told == [(2, 3)]
+
+
+def line(text: str, level: int = 30) -> LogLine:
+    return LogLine(1.0, level, "lib", text)
+
+
+class TestLogs:
+    def test_lines_go_at_once_and_before_the_outcome(self):
+        rig = PoolRig()
+        rig.push(1, 2)
+        rig.tell(ev.SlotReported(0, SlotLogs(0, [line("first")])))
+        told = [told for results in rig.reports() for told in results.told]
+        rig.tell(ev.SlotReported(0, SlotLogs(0, [line("last")])))
+        rig.finish(0)
+
+        assert [(one.seq, [each.text for each in one.lines]) for one in told] == [(1, ["first"])]
+        reports = rig.reports()
+        assert [each.text for one in reports[-2].told for each in one.lines] == ["last"]
+        assert reports[-1].done
+
+    def test_lines_of_a_task_that_has_ended_are_dropped(self):
+        rig = PoolRig()
+        rig.push(1, 2)
+        rig.finish(0)
+        before = len(rig.reports())
+        rig.tell(ev.SlotReported(0, SlotLogs(0, [line("late")])))
+
+        assert len(rig.reports()) == before
+
+    def test_a_hub_that_is_away_gets_a_part_and_hears_that_the_rest_was_dropped(self):
+        rig = PoolRig()
+        rig.push(1, 2)
+        rig.pool.member.ask(rig.now)  # no session
+        for _ in range(300):
+            rig.tell(ev.SlotReported(0, SlotLogs(0, [line("x" * 10_000)])))
+        spool = rig.pool._spool
+        lines = [each for one in spool.told for each in one.lines]
+
+        assert 90 <= len(lines) <= 110
+        assert lines[-1].text == DROPPED
+        assert spool.close(1, 1, rig.now).told
+        assert not spool.has_news
+
+    def test_those_of_a_firing_have_no_client_and_go_to_the_log(self):
+        rig = PoolRig()
+        rig.push(1, one=spec("nightly", kind=FIRING))
+        rig.tell(ev.SlotReported(0, SlotLogs(0, [line("done", 20)])))
+
+        (event,) = rig.of(act.LogEvent)
+        assert event.kind == "task.log"
+        told = {name: event.fields[name] for name in ("name", "attempt", "level", "logger", "text")}
+        assert told == {"name": "nightly", "attempt": 1, "level": "info", "logger": "lib", "text": "done"}
+        assert not [results for results in rig.reports() if results.told]
 
 
 def test_the_end_of_a_slot_whose_tasks_have_submitted_tasks_is_told_the_hub():

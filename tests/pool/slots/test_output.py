@@ -10,7 +10,7 @@ import pytest
 from taskmesh.pool.slots.output import OutputTail, Tee
 from tests.harness.waiting import wait_until
 from tests.pool.slots import tasks
-from tests.pool.slots.driver import Driver
+from tests.pool.slots.driver import Driver, SlotFinished, SlotReported
 
 
 @pytest.fixture
@@ -59,12 +59,16 @@ def test_next_task_prints_whatever_one_has_done_to_its_streams(driver, function,
     assert set(driver.exit_of(0).log.splitlines()) >= {"to stdout", "to stderr"}
 
 
-def test_logger_of_the_task_writes_to_stderr(driver):
+def test_records_of_a_task_are_told_before_its_result_and_not_printed(driver):
     driver.start(0)
     driver.result(0, driver.call(0, tasks.log_line)[0])
     driver.call(0, tasks.exit_at_once, (1,))
 
-    assert "watch this" in driver.exit_of(0).log
+    assert "watch this" not in driver.exit_of(0).log
+    [told] = [event.news for event in driver.of(SlotReported)]
+    assert ["watch this" in line.text for line in told.lines] == [True]
+    kinds = [type(event) for event in driver.events if isinstance(event, SlotReported | SlotFinished)]
+    assert kinds[:2] == [SlotReported, SlotFinished]
 
 
 def test_unread_stdout_holds_up_the_printing_task_alone(processes, monkeypatch):

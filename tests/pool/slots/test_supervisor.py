@@ -151,7 +151,7 @@ def test_progress_is_reported_while_the_task_runs(driver):
 
     driver.result(0, driver.call(0, tasks.tell_progress, (1000,))[0])
 
-    reports = [event.progress for event in driver.of(SlotReported)]
+    reports = [event.news for event in driver.of(SlotReported)]
     assert (reports[0].done, reports[-1].done, reports[-1].total) == (1, 1000, 1000)
     assert len(reports) < 100
 
@@ -162,7 +162,7 @@ def test_the_last_progress_of_a_task_comes_before_its_outcome(driver):
 
     driver.result(0, driver.call(0, tasks.tell_progress, (9, 0))[0])
 
-    told = [event.progress.done for event in driver.of(SlotReported)]
+    told = [event.news.done for event in driver.of(SlotReported)]
     assert told[-1] == 9
     assert type(told[-1]) is int
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from taskmesh.core.actions import LogEvent
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.hub.machine.books.states import TaskRecord
-from taskmesh.messages.runs import Failed
+from taskmesh.messages.runs import Failed, LogLine, Progress
 
 CRASHES = frozenset({"crash", "oom"})
 """Kinds after which the slot is gone: they are counted against `hub.crash_limit`."""
@@ -26,6 +26,10 @@ TOLD_TEXT, TOLD_TRACE = 500, 4_000
 RECENT = 1_000
 """Bad ends that are kept for whoever asks why a task failed."""
 EVENTS_KEPT = 1000
+LINES_KEPT = 1_000
+"""Lines that are kept of one task."""
+LOG_BYTES = 32 << 20
+"""Bytes that are kept of what all tasks have logged."""
 
 
 class RecentFailures:
@@ -63,6 +67,39 @@ class RecentFailures:
             self.by_task.popitem(last=False)
 
 
+class LastLines:
+    """The last lines that tasks have logged, also after their end, for whoever asks.
+
+    Attributes:
+        by_task: lines by task id, each with its number from 1 on, its attempt and worker, and their user; the
+            task that has logged last is last.
+    """
+
+    def __init__(self, most_bytes: int = LOG_BYTES) -> None:
+        self.by_task: OrderedDict[int, tuple[str, deque[tuple[int, int, str, LogLine]]]] = OrderedDict()
+        self._most_bytes = most_bytes
+        self._size = 0
+
+    def add(self, task: int, news: Progress, user: str) -> None:
+        """Keep lines of a task; those go first whose task has logged nothing for longest."""
+        _, lines = self.by_task.setdefault(task, (user, deque()))
+        self.by_task.move_to_end(task)
+        number = lines[-1][0] if lines else 0
+        for line in news.lines:
+            number += 1
+            lines.append((number, news.attempt, news.worker, line))
+            self._size += _size(line)
+            if len(lines) > LINES_KEPT:
+                self._size -= _size(lines.popleft()[3])
+        while self._size > self._most_bytes:
+            _, gone = self.by_task.popitem(last=False)[1]
+            self._size -= sum(_size(line) for *_, line in gone)
+
+
+def _size(line: LogLine) -> int:
+    return len(line.text) + len(line.logger) + len(line.path) + 300
+
+
 class Diagnostics:
     """Facts that a hub keeps for people who ask, and decides nothing by.
 
@@ -70,6 +107,7 @@ class Diagnostics:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
         strays: successes of attempts that their sender was never given.
         recent: the latest bad ends.
+        lines: what tasks have logged last.
         events: what was logged last: its number, the time, and what.
         refused: why pools were not let in, by name.
         journal: what was told of the journal last, empty without one.
@@ -81,6 +119,7 @@ class Diagnostics:
         self.stale = 0
         self.strays = 0
         self.recent = RecentFailures()
+        self.lines = LastLines()
         self.events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
         self.refused: dict[str, str] = {}
         self.journal: dict[str, object] = {}

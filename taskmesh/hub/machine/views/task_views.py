@@ -16,6 +16,7 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.hub.machine.books.lanes import LaneState
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
+from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
 from taskmesh.messages.limit_rules import text_of
 
@@ -88,6 +89,42 @@ def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
         "history": [*extra.pools, *extra.history] if extra else [],
         "why": _why(hub, record, now),
     }
+
+
+def logs(hub: HubState, argument: str, limit: int, user: str) -> dict[str, Any]:
+    """Return what a task has logged, oldest first, and whether it is on its way.
+
+    Args:
+        hub: the hub.
+        argument: the task's id, and behind a space the number after which lines are wanted.
+        limit: at most so many, the newest.
+        user: who asks.
+    """
+    text, _, since = argument.partition(" ")
+    task = parse(text)
+    if since and not since.isdigit():
+        raise QuestionError(f"lines are asked for since a number, not {since!r}")
+    record = hub.ledger.tasks.get(task)
+    task = task if record is None else record.id  # one of several that wait for its outcome
+    owner, lines = hub.diagnostics.lines.by_task.get(task, ("", ()))
+    if record is None and not lines:
+        raise QuestionError(f"no task {text} is here, or it is over and its lines are not kept any more")
+    if lines and not sees_all(user) and owner != user:
+        raise QuestionError("what a task has logged is told to operators, and to its own program")
+    newest = [line for line in lines if line[0] > int(since or 0)][-limit:]
+    rows = [
+        {
+            "number": number,
+            "time": line.time,
+            "level": line.level_name,
+            "logger": line.logger,
+            "text": line.text,
+            "attempt": attempt,
+            "worker": worker,
+        }
+        for number, attempt, worker, line in newest
+    ]
+    return {"task_id": text, "on_its_way": record is not None, "lines": rows}
 
 
 def _brief(hub: HubState, task: int, record: TaskRecord) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def answer(hub: HubState, query: m.Query, now: float, user: str = "") -> m.Answe
                 value = task_views.tasks(hub, query.argument, limit)
             case "task":
                 value = _seen(task_views.task(hub, query.argument, now), user)
+            case "logs":
+                value = task_views.logs(hub, query.argument, limit, user)
             case "events":
                 value = events(hub, query.argument, limit, now, told=sees_all(user))
             case "limits":
