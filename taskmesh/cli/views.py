@@ -10,6 +10,7 @@ from taskmesh.cli.command import Reach, TaskId, hub_command
 from taskmesh.cli.output import Output, time_of_day
 
 MOST_LINES = 1_000
+SHOWN_FUNCTIONS = 10
 AGAIN_S = 0.2
 COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 
@@ -78,6 +79,33 @@ def log_line(line: dict[str, Any]) -> str:
     return f"{time_of_day(line['time'])} {line['worker']} {line['level']} {line['logger']}: {line['text']}"
 
 
+@hub_command
+def errors(
+    reach: Reach,
+    out: Output,
+    wanted: Annotated[
+        str, typer.Argument(metavar="[TEXT]", help="Only of functions, types or places with it.")
+    ] = "",
+) -> None:
+    """Show how tasks have failed, in groups: one function, one kind of error, one place in the code."""
+    out.value(reach.query("errors", wanted), error_groups)
+
+
+def error_groups(groups: list[dict[str, Any]]) -> str:
+    """Return groups of errors, for people."""
+    lines = []
+    for group in groups:
+        what = ": ".join(filter(None, (group["kind"], group["type"])))
+        at = f" at {group['place']}" if group["place"] else ""
+        since = f"first {time_of_day(group['first'])}, last {time_of_day(group['last'])}"
+        lines.append(f"{group['count']} x {group['name']}: {what}{at} ({since})")
+        lines += [
+            f"  {sample['task']} attempt {sample['attempt']} on {sample['worker']}: {sample['text']}"
+            for sample in group["samples"]
+        ]
+    return "\n".join(lines) or "no task has failed since this hub has started"
+
+
 def summary(found: dict[str, Any]) -> str:
     """Return the status for people."""
     states = ", ".join(f"{count} {name.lower()}" for name, count in found["tasks"].items() if count) or "none"
@@ -94,11 +122,29 @@ def summary(found: dict[str, Any]) -> str:
         lines.append(
             f"unclaimed: {unclaimed} tasks that pools hold for clients that are not back with this hub"
         )
+    lines += [function_line(each) for each in found.get("functions", ())[:SHOWN_FUNCTIONS]]
     lines += [sink_line(sink) for sink in found.get("sinks", ())]
     lines += [journal_line(found["journal"])] if found.get("journal") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
+
+
+def function_line(function: dict[str, Any]) -> str:
+    """Return how the tasks of a function fare, for people."""
+    bad = [f"{function[key]} {key}" for key in ("failed", "cancelled") if function[key]]
+    ends = ", ".join([f"{function['succeeded']} succeeded", *bad])
+    times = "; ".join(
+        f"{what} {', '.join(f'{share} {seconds(value)}' for share, value in function[what].items())}"
+        for what in ("run", "wait")
+        if function[what]["p50"] is not None
+    )
+    return f"function {function['name']}: {ends}" + (f"; {times}" if times else "")
+
+
+def seconds(value: float) -> str:
+    """Return a time for people."""
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
 def sink_line(sink: dict[str, Any]) -> str:

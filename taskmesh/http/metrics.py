@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -16,7 +17,9 @@ QUEUE_HELP = {
 
 
 class Family(NamedTuple):
-    """One metric with all of its samples; the name of a counter ends in `_total`, all others are gauges.
+    """One metric with all of its samples.
+
+    The name of a counter ends in `_total`; `Times` are samples of a histogram; all others are gauges.
 
     Attributes:
         name: with the prefix.
@@ -26,7 +29,22 @@ class Family(NamedTuple):
 
     name: str
     help: str
-    samples: float | Sequence[tuple[Mapping[str, str], float]]
+    samples: float | Sequence[tuple[Mapping[str, str], float | Times]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The value of a histogram.
+
+    Attributes:
+        buckets: bounds in seconds, with the number of times up to each.
+        count: of all times.
+        total: their sum in seconds.
+    """
+
+    buckets: Sequence[tuple[float, int]]
+    count: int
+    total: float
 
 
 def exposition(families: Iterable[Family]) -> str:
@@ -34,10 +52,25 @@ def exposition(families: Iterable[Family]) -> str:
     lines: list[str] = []
     for name, text, samples in families:
         lines.append(f"# HELP {name} {_line(text)}")
-        lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
         every = [({}, samples)] if isinstance(samples, int | float) else samples
-        lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in every]
+        is_histogram = any(isinstance(value, Times) for _, value in every)
+        kind = "histogram" if is_histogram else "counter" if name.endswith("_total") else "gauge"
+        lines.append(f"# TYPE {name} {kind}")
+        for labels, value in every:
+            if isinstance(value, Times):
+                lines += _histogram(name, labels, value)
+            else:
+                lines.append(f"{name}{_labels(labels)} {_number(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _histogram(name: str, labels: Mapping[str, str], times: Times) -> list[str]:
+    bounds = [*((repr(round(bound, 7)), count) for bound, count in times.buckets), ("+Inf", times.count)]
+    return [
+        *(f"{name}_bucket{_labels({**labels, 'le': bound})} {count}" for bound, count in bounds),
+        f"{name}_sum{_labels(labels)} {_number(times.total)}",
+        f"{name}_count{_labels(labels)} {times.count}",
+    ]
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskmesh.http.metrics import QUEUE_HELP, Family
+from taskmesh.http.metrics import QUEUE_HELP, Family, Times
 from taskmesh.hub.machine import clients
 from taskmesh.hub.machine.books.lanes import LaneState
 from taskmesh.hub.machine.books.ledger import states_of
+from taskmesh.hub.machine.figures.functions import OTHER, FunctionFigures, Functions, Histogram
 from taskmesh.hub.machine.machine import HubMachine
+
+MOST_NAMES = 50
+"""Functions with metrics of their own."""
+EACH = 4
+"""Steps of the bounds of a histogram that Prometheus gets: each is four times the one before."""
 
 
 def queues(machine: HubMachine) -> dict[str, dict[str, int]]:
@@ -74,6 +80,7 @@ def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Fa
         Family("taskmesh_kept_outcomes", "Outcomes that are kept for whoever asks.", len(cache)),
         Family("taskmesh_kept_evicted_total", "Kept outcomes that had no room any more.", cache.evicted),
         Family("taskmesh_dead_letters", "Dead letters.", len(hub.letters.letters)),
+        *_function_families(told.functions),
         *_sink_families(machine),
         *_journal_families(told.journal),
         Family(
@@ -83,6 +90,32 @@ def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Fa
         ),
     ]
     return found
+
+
+def _function_families(functions: Functions) -> list[Family]:
+    """Return the figures of the functions that have used most time, and those of the others together."""
+    named = [each for each in functions.busiest(len(functions.by_name)) if each.name != OTHER]
+    own, rest = named[:MOST_NAMES], [*named[MOST_NAMES:], *filter(None, [functions.by_name.get(OTHER)])]
+    if rest:
+        own.append(FunctionFigures(OTHER))
+        for each in rest:
+            own[-1].add(each)
+    run = [({"task": each.name}, _times(each.run)) for each in own]
+    wait = [({"task": each.name}, _times(each.wait)) for each in own]
+    ends = [
+        ({"task": each.name, "outcome": kind}, count)
+        for each in own
+        for kind, count in [("succeeded", each.run.count), *sorted(each.ended.items())]
+    ]
+    return [
+        Family("taskmesh_task_run_seconds", "Time that successful tasks took in their slots.", run),
+        Family("taskmesh_task_wait_seconds", "Time from acceptance to the first start.", wait),
+        Family("taskmesh_task_outcomes_total", "Tasks by how they have ended.", ends),
+    ]
+
+
+def _times(histogram: Histogram) -> Times:
+    return Times(histogram.cumulative(EACH), histogram.count, histogram.total)
 
 
 def _sink_families(machine: HubMachine) -> list[Family]:

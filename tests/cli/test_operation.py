@@ -106,6 +106,7 @@ def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(sha
     task = rows(failed)["error"]["task_id"]
     status = shared_programs.run("status", "--address", address)
     explained = shared_programs.run("explain", task, "--address", address)
+    groups = shared_programs.run("errors", "refuse", "--address", address).stdout.splitlines()
 
     worker.end()
     hub.end()
@@ -119,6 +120,11 @@ def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(sha
         assert all(event["time"] and event["level"] == "warning" for event in told)
         assert ("traceback" in mine[0]) == (program is hub)
     assert "2 finished (1 failed, 1 dead)" in status.stdout
+    assert "function tests.hosting.workload.refuse: 0 succeeded, 1 failed" in status.stdout
+    assert groups[0].startswith(
+        "2 x tests.hosting.workload.refuse: exception: tests.hosting.workload.Refusal at "
+    )
+    assert f"{task} attempt 2 on told/0: because" in groups[1]
     assert (
         "is FAILED: attempt 2 on told/0: exception tests.hosting.workload.Refusal: because"
         in explained.stdout

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from taskmesh.http.metrics import QUEUE_HELP, Family, exposition
+from taskmesh.http.metrics import QUEUE_HELP, Family, Times, exposition
 from taskmesh.hub.metrics import hub_answers, hub_families, queues
 from taskmesh.pool.metrics import pool_families
 from tests.core.rig import HubRig, PoolRig, spec
@@ -26,6 +26,37 @@ def test_a_family_is_written_with_help_type_and_samples():
 
 def test_a_family_without_labels():
     assert exposition([Family("n_total", "N.", 3)]).endswith("# TYPE n_total counter\nn_total 3\n")
+
+
+def test_a_histogram_has_buckets_sum_and_count():
+    times = Times([(0.0001, 1), (0.0004, 3)], 5, 1.5)
+
+    assert exposition([Family("t_seconds", "T.", [({"task": "f"}, times)])]).splitlines() == [
+        "# HELP t_seconds T.",
+        "# TYPE t_seconds histogram",
+        't_seconds_bucket{task="f",le="0.0001"} 1',
+        't_seconds_bucket{task="f",le="0.0004"} 3',
+        't_seconds_bucket{task="f",le="+Inf"} 5',
+        't_seconds_sum{task="f"} 1.5',
+        't_seconds_count{task="f"} 5',
+    ]
+
+
+def test_a_thousand_functions_are_fifty_and_one_more():
+    rig = HubRig()
+    rig.client()
+    session = rig.join("p", slots=2000)
+    for number in range(120):
+        rig.submit(one=spec(f"f{number}"))
+    rig.report(session, done=tuple(rig.held[session]), elapsed=0.01)
+
+    text = exposition(hub_families(rig.hub, {}))
+    counts = re.findall(r'^taskmesh_task_run_seconds_count{task="(.*)"} (\d+)$', text, re.MULTILINE)
+    assert len(counts) == 51
+    assert dict(counts)["_other"] == "70"
+    assert re.search(
+        r'^taskmesh_task_outcomes_total{task="_other",outcome="succeeded"} 70$', text, re.MULTILINE
+    )
 
 
 def test_queues_count_what_waits_what_pools_have_and_who_serves():

@@ -149,6 +149,8 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
     told = _as_told(outcome)
     for task in waiting:
         _tell(hub, record, told, task, after)
+    if isinstance(told, Failed):
+        record.spec.figures.over(told.kind)
     if isinstance(told, Failed) and told.kind != "cancelled":
         hub.diagnostics.recent.remember(record, told, waiting, _user_of(hub, record.id))
 
@@ -301,6 +303,7 @@ def _failed(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> N
     if failure.kind in REFUSALS and _refused(hub, record, failure):
         return
     record.started()
+    hub.diagnostics.errors.add(record.spec.spec.name, record.id, _user_of(hub, record.id), failure, hub.wall)
     if failure.kind == "lost":
         lost(hub, record, failure)
     elif failure.kind in CRASHES:

@@ -232,8 +232,9 @@ class HubState:
 
     def add_spec(self, number: int, spec: Spec) -> None:
         """Take in a spec that no task has yet."""
-        self.specs[number] = SpecEntry(number, spec)
-        self.ledger.resting.add(self.specs[number])
+        entry = self.specs[number] = SpecEntry(number, spec)
+        entry.figures = self.diagnostics.functions.of(spec.name)
+        self.ledger.resting.add(entry)
 
     def lane_of(self, pool: str) -> Lane | None:
         """Return the lane of a pool's newest session, if that lives."""

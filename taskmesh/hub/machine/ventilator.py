@@ -360,8 +360,14 @@ class Ventilator:
         specs = []
         if not lane.outstanding:
             lane.progress = now
+        first = 0
         for run in runs:
-            lane.charge(run.spec, len(run.seqs))
+            count = len(run.seqs)
+            lane.charge(run.spec, count)
+            oldest = records[first]
+            if oldest.attempt == 1 and oldest.links is None:
+                oldest.spec.figures.wait.add(now - oldest.ready, count)
+            first += count
             if run.spec not in lane.known_specs:
                 lane.known_specs.add(run.spec)
                 specs.append((run.spec, self._hub.specs[run.spec].spec))

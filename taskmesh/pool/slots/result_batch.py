@@ -28,6 +28,9 @@ FLUSH_AFTER: Final = 0.002
 FLUSH_OFFSET: Final = DATA + (256 << 10)
 """The outbox's offset up to which results are collected."""
 
+LONG: Final = 0.001
+"""Seconds from which on the time of a task is told exactly."""
+
 _PROGRESS_EVERY: Final = 0.05
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
@@ -70,6 +73,7 @@ class ResultBatcher:
         self._done: list[SlotSegment] = []
         self._failed: list[SlotFailure] = []
         self._first = 0  # serial of results[0]
+        self._entry = 0  # its place in the outbox
         self._began = 0.0
         self._idle = 0.0
         self._waiting_since = time.monotonic()
@@ -90,11 +94,14 @@ class ResultBatcher:
     def room(self) -> tuple[list[bytes | Blob], float, int, int, int]:
         """Return where the next result goes: results, due, a first record's word, index, offset."""
         outbox = self.outbox
+        self._entry = outbox.index
         return self.results, self.due, outbox.tag | BREAK, outbox.index, outbox.offset
 
     def add(self, result: bytes | Blob, flags: int) -> None:
         """Add the result of the task `next`."""
         now = time.monotonic()
+        if not self.results:
+            self._entry = self.outbox.index
         self.results.append(result)
         self.next += 1
         if isinstance(result, Blob) or not self.outbox.append(result, flags, now) or now > self.due:
@@ -176,7 +183,16 @@ class ResultBatcher:
         self._link.close()
 
     def _close_segment(self, now: float) -> None:
-        if self.results:
-            self._done.append(SlotSegment(self._first, self.results, now - self._began))
+        """End the segment. If its last task took long, that is one by itself: all would pass for as long."""
+        results, clocks = self.results, self.outbox.clocks
+        if results:
+            last, ended = len(results) - 1, now
+            if self.outbox.index - self._entry > last:  # a task that has failed since took the rest
+                ended = clocks[self._entry + last]
+            if last and ended - (before := clocks[self._entry + last - 1]) >= LONG:
+                self._done.append(SlotSegment(self._first, results[:last], before - self._began))
+                self._done.append(SlotSegment(self._first + last, results[last:], ended - before))
+            else:
+                self._done.append(SlotSegment(self._first, results, ended - self._began))
             self.results = []
         self._began = now

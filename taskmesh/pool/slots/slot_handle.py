@@ -21,6 +21,7 @@ from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import Inbound, Outbound, pack
 from taskmesh.pool.slots.outbox import BREAK, FAILURE, OutboxReader, Record, clock, create_outbox
 from taskmesh.pool.slots.output import OutputTail
+from taskmesh.pool.slots.result_batch import LONG
 from taskmesh.pool.slots.tickets import TicketPipe
 from taskmesh.serialize.error_payload import refused
 from taskmesh.shm.blob import Blob
@@ -378,9 +379,9 @@ def results_of(began: float, records: list[Record]) -> SlotResults:
         if record.flags & FAILURE:
             failed.append(_FAILURE.decode(record.data))
             fresh = True
-        elif fresh or record.flags & BREAK:
+        elif fresh or record.flags & BREAK or record.ended - previous >= LONG:
             done.append(SlotSegment(record.serial, [record.data], record.ended - previous))
-            fresh = False
+            fresh = record.ended - previous >= LONG
         else:
             done[-1].payloads.append(record.data)
             done[-1].elapsed += record.ended - previous

@@ -16,7 +16,7 @@ def lane() -> Lane:
 
 
 def record(task: int, session: int = 4, state: State = State.SENT) -> TaskRecord:
-    return TaskRecord(task, SpecEntry(5, spec()), 0, b"", state, session=session)
+    return TaskRecord(task, SpecEntry(5, spec()), 0, b"", 0.0, state, session=session)
 
 
 def test_reports_count_once_in_any_order(lane):

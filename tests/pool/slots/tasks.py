@@ -322,3 +322,8 @@ def limit_recursion(limit, why=""):
     if why:
         raise ValueError(why)
     return limit
+
+
+def nap(seconds: float) -> float:
+    threading.Event().wait(seconds)
+    return seconds

@@ -460,3 +460,17 @@ def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(processes):
         assert "twice" in handle.trouble
     finally:
         handle.close()
+
+
+def test_a_long_task_among_short_ones_is_told_with_its_own_time(driver):
+    driver.start(0)
+    naps = [0.0] * 20 + [0.05] + [0.0] * 20 + [0.02, 0.0]
+    serials = driver.call(0, tasks.nap, *[(seconds,) for seconds in naps])
+    driver.run_until(lambda: driver.finished(0, serials), 20)
+
+    segments = [segment for event in driver.of(SlotFinished, 0) for segment in event.results.done]
+    times = {segment.first: (len(segment.payloads), segment.elapsed) for segment in segments}
+    assert times[serials[20]][0] == times[serials[41]][0] == 1
+    assert times[serials[20]][1] >= 0.05
+    assert times[serials[41]][1] >= 0.02
+    assert sum(count for count, _ in times.values()) == len(naps)

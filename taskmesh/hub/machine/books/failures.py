@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from taskmesh.core.actions import LogEvent
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.hub.machine.books.states import TaskRecord
+from taskmesh.hub.machine.figures.errors import Errors
+from taskmesh.hub.machine.figures.functions import Functions
 from taskmesh.messages.runs import Failed, LogLine, Progress
 
 CRASHES = frozenset({"crash", "oom"})
@@ -108,6 +110,7 @@ class Diagnostics:
         strays: successes of attempts that their sender was never given.
         recent: the latest bad ends.
         lines: what tasks have logged last.
+        functions: how long tasks of each function wait and run. errors: failed attempts, in groups.
         events: what was logged last: its number, the time, and what.
         refused: why pools were not let in, by name.
         journal: what was told of the journal last, empty without one.
@@ -120,6 +123,8 @@ class Diagnostics:
         self.strays = 0
         self.recent = RecentFailures()
         self.lines = LastLines()
+        self.functions = Functions()
+        self.errors = Errors()
         self.events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
         self.refused: dict[str, str] = {}
         self.journal: dict[str, object] = {}

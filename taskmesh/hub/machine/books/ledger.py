@@ -102,7 +102,7 @@ class Ledger:
         finished = account.finished
         if fresh and len(seqs) == 1 and base | seqs[0] not in tasks and seqs[0] >= finished.end:
             # All of what follows, for a task alone; it may go to a pool at once, past the backlog.
-            record = TaskRecord(base | seqs[0], entry, group, payloads[0], lined_up=False)
+            record = TaskRecord(base | seqs[0], entry, group, payloads[0], now, lined_up=False)
             tasks[record.id] = record
             records = [record]
             count = 1
@@ -113,7 +113,9 @@ class Ledger:
             if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
                 new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
                 payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
-            records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
+            records = [
+                TaskRecord(task, entry, group, data, now) for task, data in zip(ids, payloads, strict=True)
+            ]
             if not fresh or len(records) == 1 or run.key or run.delay > 0 or run.needs or run.after:
                 for record in records:  # a pool may hold it, it may go to one past the backlog, or it waits
                     record.lined_up = False
@@ -385,7 +387,7 @@ class Ledger:
                 elif record.state is State.SENT and cause is Cause.EXPIRE:
                     record.more().late = True
             elif record.state is State.WAITING and record.due == when:
-                record.due = 0.0
+                record.due, record.ready = 0.0, when
                 if not record.is_held_back(now):
                     self.move(record, Cause.DUE)
                     self.requeue(record)

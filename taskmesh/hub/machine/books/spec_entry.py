@@ -6,6 +6,7 @@ from taskmesh.core.credit import ServiceTime
 from taskmesh.core.specs import spec_bytes
 from taskmesh.hub.machine.books.account import Account
 from taskmesh.hub.machine.books.backlog import Route
+from taskmesh.hub.machine.figures.functions import FunctionFigures
 from taskmesh.messages.runs import ATTACHMENT, CHUNK, PROMISE, SINK_VALUE, Spec
 
 SPEC = 1_500
@@ -20,6 +21,7 @@ class SpecEntry(ServiceTime):
         live: its tasks on their way. waiting: of these, the WAITING ones.
         size: the bytes that it takes, about. payer: the account that they are on while it has live
             tasks, which may be closed.
+        figures: of its function, which all specs of one name share.
         ignores_result: clients are not sent results; those of a chunk's items its slot leaves out.
         is_promise, is_sink_value, is_attachment: the tasks have no function: somebody fulfils them; their
             payloads go to their sink; each ends as another one does.
@@ -27,6 +29,7 @@ class SpecEntry(ServiceTime):
     """
 
     __slots__ = (
+        "figures",
         "ignores_result",
         "is_attachment",
         "is_chunk",
@@ -48,6 +51,7 @@ class SpecEntry(ServiceTime):
         super().__init__()
         self.number = number
         self.spec = spec
+        self.figures = FunctionFigures(spec.name)
         self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits, spec.sink)
         self.priority = spec.priority
         self.is_chunk = spec.kind == CHUNK
@@ -60,6 +64,11 @@ class SpecEntry(ServiceTime):
         self.live = self.waiting = 0
         self.size = SPEC + len(spec_bytes(spec))
         self.payer: Account | None = None
+
+    def measured(self, count: int, elapsed: float) -> None:
+        """Take in `count` tasks that took `elapsed` seconds together."""
+        super().measured(count, elapsed)
+        self.figures.run.add(elapsed / count, count)
 
     def weighed(self, count: int, size: int) -> None:
         """Take in `count` results of `size` bytes together."""

@@ -145,6 +145,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     Attributes:
         id: the task id. spec: its SpecEntry. group: fairness and cancel unit.
         payload: bytes or Blob, never looked into.
+        ready: the hub's time from which it could start: when it came, or was due.
         state, attempt, session: where it is; (session, attempt) fences failures.
         returns: attempts handed back unstarted. errors, crashes: what was charged to it.
         losses: pools that died while they had it; from SUSPECT on it is handed out alone.
@@ -158,6 +159,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     spec: Any
     group: int
     payload: Any
+    ready: float = 0.0
     state: State = State.QUEUED
     attempt: int = 0
     returns: int = 0

@@ -8,6 +8,7 @@ far it looks (`MOST_LOOKS`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
 
@@ -125,6 +126,39 @@ def logs(hub: HubState, argument: str, limit: int, user: str) -> dict[str, Any]:
         for number, attempt, worker, line in newest
     ]
     return {"task_id": text, "on_its_way": record is not None, "lines": rows}
+
+
+def errors(hub: HubState, wanted: str, limit: int, user: str) -> list[dict[str, Any]]:
+    """Return groups of failed attempts, the one that has grown last first.
+
+    Args:
+        hub: the hub.
+        wanted: a part of the names of functions, types or places; empty for all.
+        limit: at most so many groups.
+        user: who asks: samples are told to operators, and to their own users.
+    """
+    groups = [
+        group
+        for group in reversed(hub.diagnostics.errors.groups.values())
+        if wanted in group.name or wanted in group.type_name or wanted in group.place
+    ]
+    return [
+        {
+            "name": group.name,
+            "kind": group.kind,
+            "type": group.type_name,
+            "place": group.place,
+            "count": group.count,
+            "first": group.first,
+            "last": group.last,
+            "samples": [
+                {**asdict(sample), "task": ids.text_of(sample.task)}
+                for sample in reversed(group.samples)
+                if sees_all(user) or sample.user == user
+            ],
+        }
+        for group in groups[:limit]
+    ]
 
 
 def _brief(hub: HubState, task: int, record: TaskRecord) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from taskmesh.messages.limit_rules import LimitError, read_named, text_of
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 MOST_TICKS = 1000
+MOST_BUSY = 50
+"""Functions in a status."""
 TO_POOLS = ("pause", "resume", "drain", "scale-in")
 VERBS = (
     *TO_POOLS,
@@ -60,6 +62,8 @@ def answer(hub: HubState, query: m.Query, now: float, user: str = "") -> m.Answe
                 value = task_views.logs(hub, query.argument, limit, user)
             case "events":
                 value = events(hub, query.argument, limit, now, told=sees_all(user))
+            case "errors":
+                value = task_views.errors(hub, query.argument, limit, user)
             case "limits":
                 value = limits(hub, limit)
             case _:
@@ -116,6 +120,7 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
         "kept": hub.result_cache.view(),
         "dead": hub.letters.view(),
         "sinks": hub.sinks.view(),
+        "functions": [each.view() for each in hub.diagnostics.functions.busiest(MOST_BUSY)],
         "clients": [
             {
                 "client": f"{session.client:016x}",

@@ -1,0 +1,100 @@
+"""Errors of tasks in groups: one function, one kind, one type, one place in the code."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from taskmesh.messages.runs import Failed
+
+MOST_GROUPS: Final = 200
+SAMPLES: Final = 3
+TEXT: Final = 500
+TRACE: Final = 4_000
+"""Characters of a sample's text and traceback."""
+_FRAME: Final = re.compile(r'^  File "([^"]*)", line (\d+), in (\S+)', re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Sample:
+    """One failed attempt.
+
+    Attributes:
+        task: the task's id.
+        user: whose task it is.
+        attempt: the number of the attempt, for people.
+        worker: where it ran.
+        text: the error's text.
+        traceback: as the worker printed it.
+    """
+
+    task: int
+    user: str
+    attempt: int
+    worker: str
+    text: str
+    traceback: str
+
+
+@dataclass(slots=True)
+class ErrorGroup:
+    """Failed attempts of one cause, as far as that shows.
+
+    Attributes:
+        name: the task function's.
+        kind: as in `Failed.kind`.
+        type_name: the exception's class.
+        place: file, line and function of the innermost frame.
+        first: the time of the first, in seconds since the epoch.
+        last: of the last.
+        count: how many there were.
+        samples: the latest.
+    """
+
+    name: str
+    kind: str
+    type_name: str
+    place: str
+    first: float
+    last: float = 0.0
+    count: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+
+class Errors:
+    """Groups of failed attempts; the one that has grown last is last, and those go first that have not.
+
+    Attributes:
+        groups: by function, kind, type and place.
+        ungrouped: failed attempts whose groups have gone.
+    """
+
+    def __init__(self) -> None:
+        self.groups: OrderedDict[tuple[str, ...], ErrorGroup] = OrderedDict()
+        self.ungrouped = 0
+
+    def add(self, name: str, task: int, user: str, failure: Failed, wall: float) -> None:
+        """Take in a failed attempt."""
+        key = (name, failure.kind, failure.type_name, place_of(failure.traceback))
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = ErrorGroup(*key, first=wall)
+            if len(self.groups) > MOST_GROUPS:
+                self.ungrouped += self.groups.popitem(last=False)[1].count
+        self.groups.move_to_end(key)
+        group.count += 1
+        group.last = wall
+        attempt, text = failure.attempt - failure.returns, failure.text[:TEXT]
+        sample = Sample(task, user, attempt, failure.worker, text, failure.traceback[-TRACE:])
+        group.samples = [*group.samples[1 - SAMPLES :], sample]
+
+
+def place_of(traceback: str) -> str:
+    """Return file, line and function of a traceback's innermost frame; empty if it has none."""
+    frames = _FRAME.findall(traceback[-TRACE:])
+    if not frames:
+        return ""
+    path, line, function = frames[-1]
+    return f"{path.rpartition('/')[2]}:{line} in {function}"
