@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
         "explain": views.explain,
         "logs": views.logs,
         "errors": views.errors,
+        "events": views.events,
     },
     "Steer": {
         "cancel": steering.cancel,

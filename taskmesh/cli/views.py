@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from time import time
 from typing import Annotated, Any
 
 import typer
 
-from taskmesh.cli.command import Reach, TaskId, hub_command
+from taskmesh.cli.command import EVERYTHING, Reach, TaskId, hub_command
 from taskmesh.cli.output import Output, time_of_day
 
 MOST_LINES = 1_000
@@ -27,11 +28,15 @@ def tasks(
     out: Output,
     *,
     state: Annotated[
-        str, typer.Option(metavar="STATE", help="Only tasks in this state, such as queued, sent or running.")
+        str,
+        typer.Option(
+            metavar="STATE",
+            help="Only tasks in this state: queued, sent, running; or the latest that failed or succeeded.",
+        ),
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
-    """List tasks that have not ended."""
+    """List tasks that have not ended, or the latest that have."""
     from taskmesh.hub.machine.views.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
@@ -49,6 +54,38 @@ def tasks(
 def explain(reach: Reach, out: Output, task: TaskId) -> None:
     """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
     out.value(reach.query("task", task), explanation)
+
+
+@hub_command
+def events(
+    reach: Reach,
+    out: Output,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until you interrupt it.")] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Begin with so many.")] = 100,
+) -> None:
+    """Show what has happened lately: pools that came and went, failures, refusals, schedules."""
+    from threading import Event
+
+    after, pause = 0, Event()
+    with reach.session() as hub:
+        while True:
+            found: Any = hub.query("events", str(after), limit, reach.timeout)
+            for event in found:
+                if after and event["number"] > after + 1:
+                    out.text(f"{event['number'] - after - 1} events missed")
+                after, limit = event["number"], EVERYTHING
+                out.value(event, event_line)
+            if not follow:
+                return
+            pause.wait(AGAIN_S)
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """Return an event, for people."""
+    fields = {name: value for name, value in event.items() if name not in {"number", "ago", "kind"}}
+    told = " ".join(f"{name}={value}" for name, value in fields.items() if value not in ("", None))
+    return f"{time_of_day(time() - event['ago'])} {event['kind']} {told}"
 
 
 @hub_command

@@ -56,8 +56,13 @@ def on_done(hub: HubState, run: DoneRun, session: int) -> None:
         entry.measured(len(run.seqs), run.elapsed)
     if not remaining:
         size = _pass_on(hub, run, entry)
-        if size and entry is not None:
-            entry.weighed(len(run.seqs), size)
+        if entry is not None:
+            task, attempt = run.client << SEQ_BITS | run.seqs[-1], run.attempt - run.returns
+            hub.diagnostics.recent.successes.append(
+                (entry.spec.name, entry.route[0], task, attempt, run.worker)
+            )
+            if size:
+                entry.weighed(len(run.seqs), size)
         return
     others = [index for index in remaining if not _linked(hub, run, index, session)]
     left = set(others)

@@ -16,7 +16,7 @@ from tests.core.rig import HubRig, number_of, spec
 TRACE = """Traceback (most recent call last):
   File "/slot/runner.py", line 1, in run
     call()
-  File "/home/ann/job.py", line 12, in parse
+  File "/srv/job.py", line 12, in parse
     int(text)
 ValueError: bad
 """
@@ -165,3 +165,23 @@ class TestErrors:
     def test_the_place_is_the_innermost_frame(self):
         assert place_of(TRACE) == "job.py:12 in parse"
         assert place_of("no frames") == ""
+
+
+def test_the_latest_ends_can_be_asked_for(rig):
+    session = rig.session()
+    rig.submit(1, count=2, one=spec("good"))
+    rig.report(session, done=tuple(rig.held[session]))
+    (seq,) = rig.submit(1, one=spec("bad", max_retries=0))
+    rig.fail(session, (1, seq, 1), worker="p/0")
+
+    def ends(state: str) -> list[tuple[object, ...]]:
+        rows = views.answer(rig.hub.state, m.Query(1, "tasks", state, 100), rig.now).value
+        return [(row["name"], row["state"], row["attempt"], row["pool"]) for row in rows]
+
+    assert ends("succeeded")[0] == ("good", "SUCCEEDED", 1, "p")
+    assert ends("failed") == [("bad", "FAILED", 1, "p")]
+    for _ in range(1_100):
+        rig.submit(1, one=spec("good"))
+        rig.report(session, done=tuple(rig.held[session]))
+    assert len(ends("succeeded")) == 100
+    assert len(rig.hub.state.diagnostics.recent.successes) == 1_000

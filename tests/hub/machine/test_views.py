@@ -75,7 +75,7 @@ def test_tasks_by_state_and_no_more_than_asked_for(rig):
 
 
 def test_a_state_that_there_is_not_is_an_error_with_those_there_are(rig):
-    assert "queued, waiting, sent, running" in ask(rig, "tasks", "succeeded").error
+    assert "queued, waiting, sent, running" in ask(rig, "tasks", "ended").error
 
 
 def test_each_failed_attempt_is_told_and_the_end_of_a_failed_task_explained(rig, monkeypatch):

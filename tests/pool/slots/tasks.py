@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,8 @@ def limit_recursion(limit, why=""):
     return limit
 
 
-def nap(seconds: float) -> float:
-    threading.Event().wait(seconds)
+def work(seconds: float) -> float:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
     return seconds

@@ -465,7 +465,7 @@ def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(processes):
 def test_a_long_task_among_short_ones_is_told_with_its_own_time(driver):
     driver.start(0)
     naps = [0.0] * 20 + [0.05] + [0.0] * 20 + [0.02, 0.0]
-    serials = driver.call(0, tasks.nap, *[(seconds,) for seconds in naps])
+    serials = driver.call(0, tasks.work, *[(seconds,) for seconds in naps])
     driver.run_until(lambda: driver.finished(0, serials), 20)
 
     segments = [segment for event in driver.of(SlotFinished, 0) for segment in event.results.done]

@@ -34,14 +34,16 @@ LOG_BYTES = 32 << 20
 """Bytes that are kept of what all tasks have logged."""
 
 
-class RecentFailures:
-    """The latest bad ends of tasks, as people see them.
+class RecentEnds:
+    """The latest ends of tasks, as people see them.
 
     Attributes:
-        by_task: the ends, by task id; RECENT of them.
+        by_task: bad ends, by task id; RECENT of them.
+        successes: RECENT successes, the last of each report: name, queue, task id, attempt, worker.
     """
 
     def __init__(self) -> None:
+        self.successes: deque[tuple[str, str, int, int, str]] = deque(maxlen=RECENT)
         self.by_task: OrderedDict[int, dict[str, object]] = OrderedDict()
 
     def remember(self, record: TaskRecord, told: Failed, tasks: Iterable[int], user: str) -> None:
@@ -108,7 +110,7 @@ class Diagnostics:
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
         strays: successes of attempts that their sender was never given.
-        recent: the latest bad ends.
+        recent: the latest ends.
         lines: what tasks have logged last.
         functions: how long tasks of each function wait and run. errors: failed attempts, in groups.
         events: what was logged last: its number, the time, and what.
@@ -121,7 +123,7 @@ class Diagnostics:
         self.duplicates = 0
         self.stale = 0
         self.strays = 0
-        self.recent = RecentFailures()
+        self.recent = RecentEnds()
         self.lines = LastLines()
         self.functions = Functions()
         self.errors = Errors()

@@ -33,10 +33,12 @@ class QuestionError(Exception):
 def tasks(hub: HubState, state: str, limit: int) -> list[dict[str, Any]]:
     wanted = {known.name.lower(): known for known in ON_ITS_WAY}
     name = state.lower()
+    if name in ("failed", "succeeded"):
+        return _ended(hub, name)[:limit]
     if name and name not in wanted:
         raise QuestionError(
-            f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
-            " (finished tasks are not kept)"
+            f"{state!r} is no state of a task; there are {', '.join(wanted)}, and for the latest ends failed "
+            "and succeeded"
         )
     if not name:
         return [_brief(hub, task, record) for task, record in islice(hub.ledger.tasks.items(), limit)]
@@ -46,6 +48,23 @@ def tasks(hub: HubState, state: str, limit: int) -> list[dict[str, Any]]:
         for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
     )
     return list(islice(rows, limit))
+
+
+def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
+    """Return tasks that have ended lately, the latest first."""
+    recent = hub.diagnostics.recent
+    if state == "failed":
+        fields = ("name", "state", "queue", "attempt", "worker")
+        ends = [({key: end[key] for key in fields}, task) for task, end in recent.by_task.items()]
+    else:
+        ends = [
+            ({"name": name, "state": "SUCCEEDED", "queue": queue, "attempt": attempt, "worker": worker}, task)
+            for name, queue, task, attempt, worker in recent.successes
+        ]
+    return [
+        {"task_id": ids.text_of(task), **end, "pool": str(end["worker"]).partition("/")[0]}
+        for end, task in reversed(ends)
+    ]
 
 
 def _in_state(hub: HubState, state: State) -> Iterator[TaskRecord]:
