@@ -117,6 +117,7 @@ class HubHost(Host[HubMachine]):
         self._by_session: dict[int, LaneEnd] = {}
         self._instances: dict[str, int] = {}
         self._impersonated: set[int] = set()  # clients as which the stranger spoke last: it has the answer
+        self._linked: set[int] = set()  # clients whose links have said Hello to the present life
         self._acked: dict[tuple[int, str, int], list[tuple[int, list[tuple[int, int]]]]] = {}
 
     @property
@@ -275,6 +276,7 @@ class HubHost(Host[HubMachine]):
         self.lanes.clear()
         self._by_session.clear()
         self._instances.clear()
+        self._linked.clear()
         limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
         self._lives += 1
         epoch = FAR - self._lives if self.falling else self._lives
@@ -331,9 +333,16 @@ class HubHost(Host[HubMachine]):
     # --- what comes in ------------------------------------------------------------------------------------
 
     def from_client(self, client: int, data: object) -> None:
-        """A message off the gateway."""
+        """A message off the gateway, if its link has said Hello to this hub: `hub.sockets` refuses others."""
         if self.up:
             message = unpacked(data, _FROM_CLIENT)
+            if isinstance(message, m.ClientHello):
+                self._linked.add(client)
+            if client not in self._linked:
+                self._reply(client, m.ClientRefused())
+                return
+            if isinstance(message, m.ClientBye):
+                self._linked.discard(client)
             if isinstance(message, m.PutSchedule) and self.schedules_over:
                 return
             if isinstance(message, m.Submit) and message.epoch == self.epoch:
@@ -470,11 +479,16 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.consumption.delivered(self.epoch, client, message)
         if isinstance(message, m.SinkDeliver | m.SinkReportAck):
             self._confirmed(client, message)
+        if not self._reply(client, message) and self.setting.chance.random() < 0.3:
+            self._linked.discard(client)
+            self.tell(ev.ClientGone(client))
+
+    def _reply(self, client: int, message: m.ToClient) -> bool:
+        """Send a message over a client's link; return False if there is none."""
         link = self._far.gateway(client)
         if link is not None:
             self.setting.network.send(link, message)
-        elif self.setting.chance.random() < 0.3:
-            self.tell(ev.ClientGone(client))
+        return link is not None
 
     def _told_others(self, client: int, message: m.Deliver) -> None:
         """Notes of which tasks a client hears that are another's."""

@@ -39,6 +39,9 @@ from tests.simulation.simulation import World
         pytest.param(240003298, id="its upstream was not written, its client was silent and looked idle"),
         pytest.param(250005710, id="it ran again for its result, and the journal still had its first end"),
         pytest.param(310000228, id="somebody else spoke under its id, and it heard the answer"),
+        pytest.param(
+            265001215, id="its last word was for a hub that had died, it counted as there at the next"
+        ),
         pytest.param(150009980, id="an old Hello listed it, its pool had ended it at the hub before"),
     ],
 )
