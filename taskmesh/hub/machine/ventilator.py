@@ -365,7 +365,7 @@ class Ventilator:
             count = len(run.seqs)
             lane.charge(run.spec, count)
             oldest = records[first]
-            if oldest.attempt == 1 and oldest.links is None:
+            if oldest.attempt == 1 and (oldest.extra is None or oldest.extra.links is None):
                 oldest.spec.figures.wait.add(now - oldest.ready, count)
             first += count
             if run.spec not in lane.known_specs:
