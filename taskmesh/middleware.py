@@ -113,52 +113,43 @@ class Initializer(Middleware[None]):
         self._function(*self._args)
 
 
-class ProcessValues:
-    """The values that `process_start` of middleware has given in this process, by class and name.
+_values: dict[str, object] = {}
+_starting = threading.RLock()  # one may need another
 
-    A function that travels by value brings an object of its own: it means the same middleware.
+
+def value_of(middleware: object) -> Any:
+    """Return what `process_start` of a middleware has given in this process; start it if it has not run.
+
+    Values belong to class and name: a function that travels by value brings an object of its own, and means
+    the same middleware.
     """
+    key = key_of(middleware)
+    with _starting:
+        if key not in _values:
+            _values[key] = _started(middleware, key)
+        return _values[key]
 
-    def __init__(self) -> None:
-        self._values: dict[str, object] = {}
-        self._lock = threading.RLock()  # one may need another
 
-    def value(self, middleware: object) -> Any:
-        """Return the value of a middleware; start it first if that has not been done."""
-        key = key_of(middleware)
-        with self._lock:
-            if key not in self._values:
-                self._values[key] = self._started(middleware, key)
-            return self._values[key]
-
-    def _started(self, middleware: object, key: str) -> object:
-        start = getattr(middleware, "process_start", _nothing)
-        if iscoroutinefunction(start) or isasyncgenfunction(start):
-            raise TaskMeshError(f"{key}.process_start() is asynchronous: make it a function or a generator")
-        value = start()
-        stop = getattr(middleware, "process_stop", None)
-        if stop is not None:
-            atexit.register(stop)
-        if not isgenerator(value):
-            return value
-        try:
-            first = next(value)
-        except StopIteration:
-            raise TaskMeshError(f"{key}.process_start() has not yielded a value") from None
-        atexit.register(next, value, None)
-        return first
+def _started(middleware: object, key: str) -> object:
+    start = getattr(middleware, "process_start", _nothing)
+    if iscoroutinefunction(start) or isasyncgenfunction(start):
+        raise TaskMeshError(f"{key}.process_start() is asynchronous: make it a function or a generator")
+    value = start()
+    stop = getattr(middleware, "process_stop", None)
+    if stop is not None:
+        atexit.register(stop)
+    if not isgenerator(value):
+        return value
+    try:
+        first = next(value)
+    except StopIteration:
+        raise TaskMeshError(f"{key}.process_start() has not yielded a value") from None
+    atexit.register(next, value, None)
+    return first
 
 
 def _nothing() -> None:
     """Start a middleware that has nothing to start."""
-
-
-_process = ProcessValues()
-
-
-def value_of(middleware: object) -> Any:
-    """Return what `process_start` of a middleware has given in this process; start it if it has not run."""
-    return _process.value(middleware)
 
 
 _installed: list[object] = []
