@@ -6,7 +6,6 @@ import logging
 import pkgutil
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -88,10 +87,8 @@ class SlotMiddleware:
             if hasattr(each, "process_start") or hasattr(each, "process_stop"):
                 value_of(each)
 
-    def around(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> AbstractContextManager[object]:
+    def around(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Around:
         """Return the block of the hooks around the call."""
-        if not self._around:
-            return nullcontext()
         if self._sees_arguments:
             self.call.arguments = args, kwargs
         return Around(self._around, self.call)
