@@ -197,6 +197,9 @@ class Around:
                 entered.__enter__()
             except Exception:  # noqa: BLE001  whatever it is, it is logged, and the task goes on
                 _log.exception("%r failed before %s", hook, self._call.name)
+            except BaseException as interrupt:
+                self.__exit__(type(interrupt), interrupt, interrupt.__traceback__)
+                raise
             else:
                 self._entered.append(entered)
         return self._call
@@ -205,14 +208,17 @@ class Around:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._call.error = error
+        interrupt: BaseException | None = None
         for block in reversed(self._entered):
             try:
                 block.__exit__(kind, error, traceback)
-            except BaseException as raised:
+            except BaseException as raised:  # noqa: BLE001  the outer blocks are left, too
                 if raised is not error:
                     _log.exception("%r failed after %s", block, self._call.name)
                     if not isinstance(raised, Exception):
-                        raise
+                        interrupt = raised
+        if interrupt is not None:
+            raise interrupt
 
 
 class _Generated:
