@@ -352,10 +352,10 @@ class Mesh(Submitter):
                 f"a schedule's name is text of 1 to {LONGEST_NAME} characters, not {name!r:.200}"
             )
         timing = schedule_of(when).timing
-        encoded, carried = self._functions.encoded(fn)
+        encoded, trailers = self._functions.encoded(fn)
         check_options(encoded.options, name)
         part = encoded.part_of(args, kwargs)
-        args += carried
+        args += trailers
         payload = dumps_call(args, kwargs, where=encoded.call.spec.name, memfd=self._table.memfd)
         check_size(payload, self._limit, f"the call of {encoded.call.spec.name}", args, kwargs)
         declaration = Declaration(name, timing, firing_spec(encoded.call.spec), payload, part)

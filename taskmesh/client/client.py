@@ -347,7 +347,7 @@ class Client:
         return payload, Edges(needs.values(), run.after)
 
     def call_of(
-        self, run: OpenRun, function: EncodedFunction, carried: Trailers, args: tuple[Any, ...]
+        self, run: OpenRun, function: EncodedFunction, trailers: Trailers, args: tuple[Any, ...]
     ) -> Call:
         """Return a call with an item of a map or a pipe, as the table takes it.
 
@@ -356,7 +356,7 @@ class Client:
         """
         if function.options.by is not None:
             run = function.parted(function.part_of(args, {}), run.group)
-        args += carried
+        args += trailers
         try:
             payload = dumps_call(args, {}, where=run.spec.name, memfd=self.table.memfd)
         except FutureFound:

@@ -203,7 +203,7 @@ class FunctionTable:
             SerializationError: the function cannot travel.
             ConfigError: no pool would ever run it, see `Client.check_options`.
         """
-        encoded, options, carried = self._found(fn)
+        encoded, options, trailers = self._found(fn)
         part = encoded.part_of(args, kwargs)
         if options.key is not None:
             run = encoded.keyed(args, kwargs)
@@ -217,10 +217,10 @@ class FunctionTable:
             else:
                 run.start_at, run.at = waiting.start_at, waiting.at
                 run.after, run.when = waiting.after, waiting.when
-        return run, args + carried
+        return run, args + trailers
 
     def encoded(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, Trailers]:
-        """Return the function as it is now, for several calls, and what these have behind their arguments.
+        """Return the function as it is now, for several calls, and the trailers of these.
 
         Raises:
             ConfigError: its options say when it may start, which they do for one call at a time.
@@ -228,21 +228,21 @@ class FunctionTable:
             TooLarge: it refers to more than may travel.
             TypeError: it is no function.
         """
-        encoded, options, carried = self._found(fn)
+        encoded, options, trailers = self._found(fn)
         if not options.starts_at_once:
             raise ConfigError(
                 "delay=, at=, after= and when= belong to single calls: submit them one by one, not by map()"
             )
-        return encoded, tuple(each.copy() for each in carried)
+        return encoded, tuple(each.copy() for each in trailers)
 
     def options_of(self, fn: Callable[..., Any]) -> TaskOptions:
         """Return the options that calls of a function have; raise TypeError if it is none."""
         return (self._cached.get(id(fn)) or self._add(fn)).options
 
     def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions, Trailers]:
-        """Return the function as it is now, its options with those of a single call, and what it carries."""
+        """Return the function as it is now, its options with those of a single call, and the trailers."""
         cached = self._cached.get(id(fn)) or self._add(fn)
-        data, carried = self._codec.encode(fn)
+        data, trailers = self._codec.encode(fn)
         known, encoded = cached.latest
         if encoded is None or known is not data:
             encoded = self._encoded(fn, data, cached.options.of_function)
@@ -253,8 +253,8 @@ class FunctionTable:
             if data.startswith(_BY_REFERENCE) and is_plain and id(fn) in self._cached:
                 self.ready[id(fn)] = encoded.call
         if self.headers is not None and (headers := self.headers()):
-            return encoded.headed(), cached.options, (*carried, headers)
-        return encoded, cached.options, carried
+            return encoded.headed(), cached.options, (*trailers, headers)
+        return encoded, cached.options, trailers
 
     def _add(self, fn: Callable[..., Any]) -> CachedFunction:
         if not callable(fn):

@@ -466,7 +466,7 @@ def start_map(
         raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
     left = -1 if items.left is None else items.left
     with submitter.around(fn, left):
-        encoded, carried = submitter._functions.encoded(fn)
+        encoded, trailers = submitter._functions.encoded(fn)
     if encoded.options.key is not None:
         raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
     client = submitter._client
@@ -474,7 +474,7 @@ def start_map(
         fixed = 1
     sizer = ChunkSizer(client.slots(), items.left, fixed or None, buffersize)
     group = submitter._group or client.new_group()
-    job = MapJob(client, encoded, carried, group, items, sizer, ordered=ordered)
+    job = MapJob(client, encoded, trailers, group, items, sizer, ordered=ordered)
     job.start()
     return job
 

@@ -186,7 +186,7 @@ def loads_call(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def dumps_chunk(
     items: Sequence[Any],
-    carried: Trailers = (),
+    trailers: Trailers = (),
     *,
     where: str = "",
     memfd: bool = True,
@@ -198,26 +198,26 @@ def dumps_chunk(
 
     Args:
         items: what the function is called with, in order.
-        carried: what each call has behind its item.
+        trailers: those of each item's call.
         where: the task's name, for error texts.
         memfd: as for `dumps`.
         starred: each item is a tuple of arguments; else it is the only argument.
     """
     buffers: list[memoryview] = []
-    data = pack_items(Items(items, (starred, *carried), f"an argument of {where}", nested=starred), buffers)
+    data = pack_items(Items(items, (starred, *trailers), f"an argument of {where}", nested=starred), buffers)
     return _seal(data, buffers, memfd)
 
 
 def loads_chunk(payload: Payload, *, what: str = "an argument") -> tuple[list[Any], bool, Trailers]:
-    """The items of `dumps_chunk`, whether each is a tuple of arguments, and what is carried behind them.
+    """The items of `dumps_chunk`, whether each is a tuple of arguments, and the trailers.
 
     In the place of one that was not picklable, or cannot be rebuilt, is a BadItem.
 
     Raises:
         SerializationError: nothing of it can be rebuilt.
     """
-    items, (starred, *carried) = _loads_items(payload, what)
-    return items, starred, tuple(carried)
+    items, (starred, *trailers) = _loads_items(payload, what)
+    return items, starred, tuple(trailers)
 
 
 def dumps_chunk_result(

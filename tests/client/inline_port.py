@@ -147,9 +147,9 @@ class InlinePort:
     def _outcome(self, spec: Spec, seq: int, payload: bytes) -> object:
         fn = load_function(spec.function)
         if spec.kind == CHUNK:
-            items, starred, carried = loads_chunk(payload)
+            items, starred, trailers = loads_chunk(payload)
             items = [
-                item if type(item) is BadItem else (*(item if starred else (item,)), *carried)
+                item if type(item) is BadItem else (*(item if starred else (item,)), *trailers)
                 for item in items
             ]
             if any(isinstance(args, tuple) and self.crashes(args) for args in items):

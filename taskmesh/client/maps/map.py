@@ -71,7 +71,7 @@ class MapJob(Source):
 
     Args:
         client: where its chunks are submitted.
-        encoded, carried: the function, with its options, and what it carries.
+        encoded, trailers: the function, with its options, and the trailers of its calls.
         group: the group of its tasks.
         items: those that are left.
         sizer: tells how many make a chunk, and how many may be drawn and not yet given out.
@@ -82,7 +82,7 @@ class MapJob(Source):
         self,
         client: Client,
         encoded: EncodedFunction,
-        carried: Trailers,
+        trailers: Trailers,
         group: int,
         items: MapItems,
         sizer: ChunkSizer,
@@ -106,7 +106,7 @@ class MapJob(Source):
         self._single: OpenRun = encoded.grouped(group)
         self._chunk: OpenRun = encoded.chunked(group)
         self._encoded = encoded
-        self._carried = carried
+        self._trailers = trailers
         self._early = encoded.options.acks == "early"
         self._retries = bool(encoded.options.retries.max) and not self._early
 
@@ -285,10 +285,10 @@ class MapJob(Source):
         client, starred = self.client, self.items.starred
         first: tuple[Any, ...] = items[0] if starred else (items[0],)
         if len(items) == 1:
-            return client.call_of(run, self._encoded, self._carried, first)
+            return client.call_of(run, self._encoded, self._trailers, first)
         name, memfd = self._single.spec.name, client.table.memfd
-        payload = dumps_chunk(items, self._carried, where=name, memfd=memfd, starred=starred)
-        self._sizer.observe_bytes(len(items), len(payload) - sum(map(len, self._carried)))
+        payload = dumps_chunk(items, self._trailers, where=name, memfd=memfd, starred=starred)
+        self._sizer.observe_bytes(len(items), len(payload) - sum(map(len, self._trailers)))
         check_size(payload, client.max_payload, f"the call of {name}", first)
         return self._chunk, payload, None
 

@@ -42,7 +42,7 @@ class Pipe(Source):
     Args:
         client: where its tasks are submitted.
         source: the items.
-        stages: the functions, with the options of their stages, and what they carry.
+        stages: the functions, with the options of their stages, and the trailers of their calls.
         group: the group of the tasks.
         bound: how many items may be between source and taker.
         ordered: results come in the order of the items.
@@ -60,8 +60,8 @@ class Pipe(Source):
     ) -> None:
         super().__init__(client, f"the pipe that begins with {stages[0][0].call.spec.name}")
         self._source = source
-        (self._run, self._function, self._carried), *self._later = [
-            (each.grouped(group), each, carried) for each, carried in stages
+        (self._run, self._function, self._trailers), *self._later = [
+            (each.grouped(group), each, trailers) for each, trailers in stages
         ]
         self._limits = client.config.client
         self._bound = min(bound, max(1, self._limits.max_pending // len(stages)))
@@ -140,7 +140,7 @@ class Pipe(Source):
                 self._exhausted, self.failure = True, error
                 break
             try:
-                call = self.client.call_of(self._run, self._function, self._carried, (item,))
+                call = self.client.call_of(self._run, self._function, self._trailers, (item,))
                 size += len(call[1])
                 drawn.append(call)
             except (SerializationError, TooLarge, ConfigError, TypeError) as error:
@@ -175,8 +175,8 @@ class Pipe(Source):
         with client.table.lock:
             try:
                 ends.extend(put(*call) for call in calls)
-                for run, _, carried in self._later:
-                    ends = [put(run, *client.collect(run, (end, *carried), {})) for end in ends]
+                for run, _, trailers in self._later:
+                    ends = [put(run, *client.collect(run, (end, *trailers), {})) for end in ends]
             except BaseException:
                 self._cancel(ends)
                 raise
