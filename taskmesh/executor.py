@@ -19,9 +19,8 @@ from taskmesh.client.options import Chunksize, OptionValues, is_count
 from taskmesh.client.submitter import Submitter, check_timeout, client_of, start_map
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
-from taskmesh.hosting.transport import open_port
+from taskmesh.hosting.transport import open_port, with_middleware
 from taskmesh.middleware import Initializer
-from taskmesh.pool.slots.middleware import with_middleware
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,11 +24,10 @@ from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
-from taskmesh.hosting.transport import open_port
+from taskmesh.hosting.transport import open_port, with_middleware
 from taskmesh.messages.runs import LONGEST_NAME
 from taskmesh.messages.schedules import Declaration
 from taskmesh.middleware import checked_middleware
-from taskmesh.pool.slots.middleware import with_middleware
 from taskmesh.schedule import Schedule
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.system.clock import monotonic

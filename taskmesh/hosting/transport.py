@@ -1,20 +1,27 @@
-"""The transport of a mesh: the port that its settings ask for."""
+"""The transport of a mesh: the port that its settings ask for, and its middleware on the way into slots."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from taskmesh.config import Config
-from taskmesh.errors import TaskMeshError
+from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
+from taskmesh.pool.slots.middleware import BY_VALUE
+from taskmesh.serialize.code import dump_function
 
 if TYPE_CHECKING:
     from taskmesh.client.port.port import SubmitPort
     from taskmesh.client.port.shell import OpenTasks
 
-_SELF = "/proc/self/exe"
+MOST_BYTES: Final = 100_000
+"""Of the references of a mesh's middleware: they are words of a command line, which may have 128 KiB."""
+_SELF: Final = "/proc/self/exe"
 
 
 def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot: str = "") -> SubmitPort:
@@ -63,3 +70,28 @@ def _refuse_without_interpreter() -> None:
             "tasks run in interpreters. Set sys.executable to one that has this program's modules, or "
             "use the address of a hub"
         )
+
+
+def with_middleware(config: Config, middleware: Sequence[object]) -> Config:
+    """Return the settings of a mesh with this middleware in the slots of its own.
+
+    Raises:
+        ConfigError: it is too large to be handed to processes as they start.
+        SerializationError: it cannot travel.
+    """
+    if not middleware or config.mesh.address:
+        return config
+    references = tuple(_reference(each) for each in middleware)
+    size = sum(map(len, references))
+    if size > MOST_BYTES:
+        raise ConfigError(
+            f"the middleware of a mesh has {size:,} bytes as text, and {MOST_BYTES:,} is the most: load what "
+            "is large in process_start()"
+        )
+    pool = replace(config.pool, middleware=(*config.pool.middleware, *references))
+    return replace(config, pool=pool)
+
+
+def _reference(middleware: object) -> str:
+    """Return text that leads a slot to a middleware, which travels by value."""
+    return BY_VALUE + b64encode(dump_function(lambda: middleware)).decode()

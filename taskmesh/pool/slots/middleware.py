@@ -4,52 +4,23 @@ from __future__ import annotations
 
 import logging
 import pkgutil
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from taskmesh.config import Config
-from taskmesh.errors import ConfigError
 from taskmesh.middleware import Around, Block, Call, checked_middleware, hooks_of, install, value_of
-from taskmesh.serialize.code import dump_function, load_function
+from taskmesh.serialize.code import load_function
 from taskmesh.serialize.namespaces import Scope, enter
 
 BY_VALUE: Final = "pickle:"
-MOST_BYTES: Final = 100_000
-"""Of the references of a mesh's middleware: they are words of a command line, which may have 128 KiB."""
+"""The beginning of a reference of middleware that travels by value: its pickle follows, as text."""
 NO_CALL: Final = Call("", "")
 """The call while none runs that hooks, or headers, belong to."""
 _log = logging.getLogger("taskmesh.middleware")
 
 
-def reference_of(middleware: object) -> str:
-    """Return text that leads a slot to a middleware: for `load`; it travels by value."""
-    return BY_VALUE + b64encode(dump_function(lambda: middleware)).decode()
-
-
-def with_middleware(config: Config, middleware: Sequence[object]) -> Config:
-    """Return the settings of a mesh with this middleware in the slots of its own.
-
-    Raises:
-        ConfigError: it is too large to be handed to processes as they start.
-        SerializationError: it cannot travel.
-    """
-    if not middleware or config.mesh.address:
-        return config
-    references = tuple(reference_of(each) for each in middleware)
-    size = sum(map(len, references))
-    if size > MOST_BYTES:
-        raise ConfigError(
-            f"the middleware of a mesh has {size:,} bytes as text, and {MOST_BYTES:,} is the most: load what "
-            "is large in process_start()"
-        )
-    pool = replace(config.pool, middleware=(*config.pool.middleware, *references))
-    return replace(config, pool=pool)
-
-
 def load(reference: str) -> object:
-    """Return the middleware that a text leads to: MODULE:NAME of an object or a class, or `reference_of`."""
+    """Return the middleware that a text leads to: MODULE:NAME of an object or a class, or its pickle."""
     if reference.startswith(BY_VALUE):
         enter(Scope())
         return load_function(b64decode(reference.removeprefix(BY_VALUE)))()
