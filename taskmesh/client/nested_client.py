@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.client.client import Client
@@ -30,8 +31,9 @@ from taskmesh.config import Config, load
 from taskmesh.context import headers_here
 from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
 from taskmesh.messages.runs import PROMISE, Failed
-from taskmesh.middleware import installed
+from taskmesh.middleware import Call, installed
 from taskmesh.pool.slots.coroutines import runnable
+from taskmesh.pool.slots.middleware import SlotMiddleware
 from taskmesh.pool.slots.nested import NestedContext, nested_context
 
 if TYPE_CHECKING:
@@ -85,18 +87,29 @@ class NestedClient:
         return found
 
     def run_here(
-        self, submitter: Submitter, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        middleware: SlotMiddleware,
+        submitter: Submitter,
+        fn: TaskFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> TaskFuture[Any]:
-        """Run a call at once in this thread; return its future, which has ended."""
+        """Run a call at once in this thread, inside the slot's hooks; return its future, which has ended."""
         future: TaskFuture[Any] = object.__new__(TaskFuture)
-        future._run, _ = submitter._functions.run_for(fn, args, kwargs)
         future._seq = self._own()
         future._extras = None
         future._state = FINISHED
+        with submitter.around(fn) as submitted:
+            future._run, _ = submitter._functions.run_for(fn, args, kwargs)
+            submitted.id = future.task_id
+        spec = future._run.spec
+        call = Call(spec.name, spec.queue, dict(submitted.headers), id=future.task_id, attempt=1)
         try:
-            future._content, future._form = _called(fn, args, kwargs), VALUE
+            content = _called(partial(middleware.run, call, runnable(fn.__wrapped__), args, kwargs))
+            future._content, future._form = content, VALUE
             future._origin = Success(1, _HERE, 0.0)
         except Exception as error:  # noqa: BLE001  it is the outcome
+            middleware.failed(call, error)
             future._origin = Failed(0, future._seq, 1, "exception", worker=_HERE)
             future._content, future._form = noted(error, future._label, future._origin), ERROR
         return future
@@ -160,16 +173,15 @@ class NestedClient:
         self._client.close(cancel=True)
 
 
-def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _called(call: Callable[[], Any]) -> Any:
     """Call the function; in another thread if an event loop runs here, as it may need a loop of its own."""
-    call = runnable(fn.__wrapped__)
     if running_loop() is None:
-        return call(*args, **kwargs)
+        return call()
     outcome: Future[Any] = Future()
 
     def work() -> None:
         try:
-            outcome.set_result(call(*args, **kwargs))
+            outcome.set_result(call())
         except BaseException as error:  # noqa: BLE001  raised where it is waited for
             outcome.set_exception(error)
 
@@ -227,7 +239,7 @@ def submit_nested(
             "this one cannot run here, as it has tags, a limit or another queue. Nest tasks less deeply, or "
             "give the pool more slots"
         )
-    return client.run_here(submitter, fn, args, kwargs)
+    return client.run_here(context.middleware, submitter, fn, args, kwargs)
 
 
 def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:

@@ -76,6 +76,27 @@ def test_a_task_has_the_headers_of_its_call_and_its_children_have_them_too(mesh)
     assert mesh.submit(parent).result(WAIT_S) == {"request": "r7"}
 
 
+def test_children_that_a_task_runs_itself_have_the_hooks_of_all(local, tmp_path, lines):
+    """No more than four permits of a slot are lent: the deepest tasks run in their parents."""
+
+    @task(name="deeper")
+    def deeper(depth: int) -> int:
+        if not depth:
+            raise ValueError("the ground")
+        return deeper.submit(depth - 1).result()
+
+    mesh = local(Recorder(str(tmp_path / "recorded")))
+    with pytest.raises(ValueError, match="the ground"):
+        mesh.submit(deeper, 8).result(WAIT_S)
+
+    assert lines("submitted") == ["submitted deeper 1 {'request': 'r7'} True"] * 9
+    assert lines("begins") == [
+        f"begins deeper 1 1 {{'request': 'r7'}} (({depth},), {{}})" for depth in range(8, -1, -1)
+    ]
+    assert lines("fails") == ["fails deeper 1 ValueError('the ground')"] * 9
+    assert lines("ends") == ["ends deeper ValueError('the ground')"] * 9
+
+
 def test_a_map_is_one_submission_and_a_chunk_is_one_call(mesh, lines):
     plain = functools.partial(divmod, 12)
     assert list(mesh.map(plain, [2, 3, 4], chunksize=3)) == [(6, 0), (4, 0), (3, 0)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from taskmesh.middleware import Around, Block, Call, checked_middleware, hooks_of, install, value_of
+from taskmesh.pool.slots.soft_timeout import SoftTimeout
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.namespaces import Scope, enter
 
@@ -30,13 +31,17 @@ def load(reference: str) -> object:
 class SlotMiddleware:
     """The middleware of one slot.
 
+    Args:
+        limit: the soft limit, which strikes in the task, and not in a hook.
+
     Attributes:
         is_needed: one has a hook around tasks.
         call: the call that runs, for hooks; its headers are those of the running task.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: SoftTimeout) -> None:
         self.call = NO_CALL
+        self._limit = limit
         self.is_needed = False
         self._around: list[Callable[[Call], Block]] = []
         self._failed: list[Callable[[Call, BaseException], object]] = []
@@ -58,16 +63,32 @@ class SlotMiddleware:
             if hasattr(each, "process_start") or hasattr(each, "process_stop"):
                 value_of(each)
 
-    def around(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Around:
-        """Return the block of the hooks around the call."""
+    def run(
+        self, call: Call, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a function, and the hooks around that."""
         if self._sees_arguments:
-            self.call.arguments = args, kwargs
-        return Around(self._around, self.call)
+            call.arguments = args, kwargs
+        limit = self._limit
+        limit.block()
+        try:
+            with Around(self._around, call):
+                limit.unblock()
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    limit.block()
+        finally:
+            limit.unblock()
 
-    def failed(self, error: BaseException) -> None:
-        """Tell the hooks that the call has failed, or an item of it."""
-        for hook in self._failed:
-            try:
-                hook(self.call, error)
-            except Exception:  # noqa: BLE001  whatever it is, it is logged
-                _log.exception("%r failed for %s", hook, self.call.name)
+    def failed(self, call: Call, error: BaseException) -> None:
+        """Tell the hooks that a call has failed, or an item of it."""
+        self._limit.block()
+        try:
+            for hook in self._failed:
+                try:
+                    hook(call, error)
+                except Exception:  # noqa: BLE001  whatever it is, it is logged
+                    _log.exception("%r failed for %s", hook, call.name)
+        finally:
+            self._limit.unblock()

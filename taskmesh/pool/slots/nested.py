@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.messages.runs import Spec
 from taskmesh.pool.slots.messages import PermitReply
 from taskmesh.pool.slots.soft_timeout import SoftTimeout
+
+if TYPE_CHECKING:
+    from taskmesh.pool.slots.middleware import SlotMiddleware
 
 
 class SubmittedTasks(Protocol):
@@ -34,6 +37,7 @@ class NestedContext:
         queue: the task's own.
         priority: the task's own.
         adopt: takes the children, before the first of them is submitted.
+        middleware: the slot's, for children that the task runs itself.
     """
 
     address: str
@@ -44,6 +48,7 @@ class NestedContext:
     queue: str
     priority: int
     adopt: Callable[[SubmittedTasks], None]
+    middleware: SlotMiddleware
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +83,12 @@ class NestedTasks:
             slot's main thread takes it to say that nothing runs, and reads the socket after that.
     """
 
-    def __init__(self, link: PermitLink, limit: SoftTimeout) -> None:
+    def __init__(self, link: PermitLink, limit: SoftTimeout, middleware: SlotMiddleware) -> None:
         self.may_exist = False
         self._children: SubmittedTasks | None = None
         self._link = link
         self._limit = limit
+        self._middleware = middleware
         self.lock = threading.Lock()
         self._context: NestedContext | None = None
         self._serial = -1  # of the task that has it
@@ -125,6 +131,7 @@ class NestedTasks:
                 spec.queue,
                 spec.priority,
                 self._adopt,
+                self._middleware,
             )
             if reply.granted:
                 self._context, self._serial = context, serial

@@ -63,12 +63,12 @@ class TaskRunner:
     ) -> None:
         self._limit = SoftTimeout()
         self._batcher = ResultBatcher(link, outbox, self._limit)
-        self._children = NestedTasks(link, self._limit)
+        self.middleware = SlotMiddleware(self._limit)
+        self._children = NestedTasks(link, self._limit, self.middleware)
         self._tickets = tickets
         self._streams = streams
         self._slot = slot
         self._mended = False
-        self.middleware = SlotMiddleware()
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, tuple[Callable[..., Any], Scope]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
@@ -357,7 +357,7 @@ class TaskRunner:
                 value = function(*item) if starred else function(item)
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 stage = "argument" if type(item) is BadItem else self._stage
-                self.middleware.failed(error)
+                self.middleware.failed(self.middleware.call, error)
                 i, now = len(values), time.monotonic()
                 failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
                 self._limit.fired = False
@@ -373,22 +373,13 @@ class TaskRunner:
     def _called(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the task's function, and wait for the task's children; the hooks stand around both."""
         if not self.middleware.is_needed:
-            result = function(*args, **kwargs)
-            self._children.wait()
-            return result
-        limit = self._limit
-        limit.block()  # the soft limit strikes in the task, and not in a hook
-        try:
-            with self.middleware.around(args, kwargs):
-                limit.unblock()
-                try:
-                    result = function(*args, **kwargs)
-                    self._children.wait()
-                finally:
-                    limit.block()
-            return result
-        finally:
-            limit.unblock()
+            return self._complete(function, *args, **kwargs)
+        return self.middleware.run(self.middleware.call, partial(self._complete, function), args, kwargs)
+
+    def _complete(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        self._children.wait()
+        return result
 
     def _limited(self, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -400,7 +391,7 @@ class TaskRunner:
 
     def _fail(self, stage: str, error: BaseException) -> None:
         self._deepen()
-        self.middleware.failed(error)
+        self.middleware.failed(self.middleware.call, error)
         self._children.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
