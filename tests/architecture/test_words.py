@@ -19,7 +19,6 @@ SHORT: dict[str, str] = {
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/hub/machine/promises.py": "what ends a promise; all else is that of any task with a key",
-    "taskmesh/hub/machine/books/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/pool/machine/settings.py": "each of the three rooms has one",
     "taskmesh/client/port/settings.py": "each of the three rooms has one",
     "taskmesh/http/metrics.py": "a metric, for hub and pool, and its text",

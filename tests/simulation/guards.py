@@ -25,11 +25,10 @@ from taskmesh.hub.machine.books import backlog, ledger, result_cache
 from taskmesh.hub.machine.books.backlog import Backlog, Route, RouteQueue
 from taskmesh.hub.machine.books.dependencies import Dependencies
 from taskmesh.hub.machine.books.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
-from taskmesh.hub.machine.books.ledger import Ledger
+from taskmesh.hub.machine.books.ledger import Ledger, Timers
 from taskmesh.hub.machine.books.limits import LimitCounter, Limits
 from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
 from taskmesh.hub.machine.books.states import Cause, Links, TaskRecord
-from taskmesh.hub.machine.books.timers import Timers
 from taskmesh.hub.machine.state import HubState, KnownPools
 from taskmesh.hub.machine.unclaimed import Unclaimed
 from taskmesh.hub.machine.ventilator import Ventilator

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.hub.machine import collector
-from taskmesh.hub.machine.books.account import PORTION, Extent, Pending
+from taskmesh.hub.machine.books.account import PORTION
+from taskmesh.hub.machine.books.clients import Extent, Pending
 from taskmesh.hub.machine.books.states import Cause, State
 from taskmesh.hub.machine.state import HubState
 from taskmesh.messages.mesh_messages import Cancel

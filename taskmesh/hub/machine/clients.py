@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from taskmesh.core.actions import SendClient
 from taskmesh.hub.machine import cancellations, owners, schedules, sink_values
-from taskmesh.hub.machine.books.account import Extent
 from taskmesh.hub.machine.books.client_session import ClientSession, placed
+from taskmesh.hub.machine.books.clients import Extent
 from taskmesh.hub.machine.books.lanes import LEAVING
 from taskmesh.hub.machine.settings import REFUSE, difference
 from taskmesh.hub.machine.state import HubState

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
 from taskmesh.core.ids import house_of, owned
-from taskmesh.hub.machine.books.account import Cancellations
-from taskmesh.hub.machine.books.client_session import ClientSession, Due, KnownClients
+from taskmesh.hub.machine.books.client_session import ClientSession
+from taskmesh.hub.machine.books.clients import Cancellations, Due, KnownClients
 from taskmesh.hub.machine.books.dead_letters import DeadLetters
 from taskmesh.hub.machine.books.dependencies import Dependencies
 from taskmesh.hub.machine.books.failures import Diagnostics

@@ -4,10 +4,9 @@ import pytest
 
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.errors import InvalidTransition
-from taskmesh.hub.machine.books.ledger import Ledger
+from taskmesh.hub.machine.books.ledger import FEW_TIMERS, Ledger
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import TRANSITIONS, Cause, State
-from taskmesh.hub.machine.books.timers import FEW_TIMERS
 from taskmesh.messages.runs import Run
 from tests.core.rig import HubRig, spec
 

@@ -1,11 +1,9 @@
-"""The ledger's account of one client: what is on its way, what is over; and what is being cancelled."""
+"""The ledger's account of one client: what is on its way, and what is over."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from enum import IntEnum
 
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.hub.machine.books.interval_set import COST, IntervalSet
 
 SCATTERED = 64 << 20
@@ -74,51 +72,3 @@ class Account:
         for at in range(0, len(seqs), PORTION):
             if not self.is_scattered(most):
                 self.finished.add_all(seqs[at : at + PORTION])
-
-
-class Extent(IntEnum):
-    """The part of a client's tasks that ends, from little to much."""
-
-    BOUND = 0
-    """Those with on_client_loss="cancel"."""
-    ATTACHED = 1
-    """All but detached ones."""
-    ALL = 2
-
-
-class Pending:
-    """The cancellation of one client's tasks, while it is under way.
-
-    Attributes:
-        low: counters below this have been looked at. end: those from here on came later, and are left alone.
-        extent: which tasks.
-        reason: why, for the log; empty for what needs no line there.
-        count: how many were cancelled.
-    """
-
-    __slots__ = ("count", "end", "extent", "low", "reason")
-
-    def __init__(self, end: int, extent: Extent, reason: str) -> None:
-        self.low = 0
-        self.end = end
-        self.extent = extent
-        self.reason = reason
-        self.count = 0
-
-
-class Cancellations:
-    """Tasks that are being cancelled.
-
-    Attributes:
-        pending: what is to be cancelled, by client.
-        at_pools: what pools are to drop: by session, then by client and attempt.
-    """
-
-    def __init__(self) -> None:
-        self.pending: dict[int, Pending] = {}
-        self.at_pools: dict[int, dict[tuple[int, int], list[int]]] = {}
-
-    def at_pool(self, session: int, attempt: int, task: int) -> None:
-        """Has the pool that holds a task told to drop it, with others of this moment."""
-        cancels = self.at_pools.setdefault(session, {})
-        cancels.setdefault((task >> SEQ_BITS, attempt), []).append(task & SEQ_MASK)

@@ -1,7 +1,4 @@
-"""Client sessions as the hub sees them: the outcomes that wait for each, and those that it has been sent.
-
-Beside them stands what the hub knows of all clients together.
-"""
+"""Client sessions as the hub sees them: the outcomes that wait for each, and those that it has been sent."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from taskmesh.core.actions import SendClient
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.link.link import SendWindow, size_of, size_of_failure
-from taskmesh.messages.mesh_messages import Answer, Deliver, Submit
+from taskmesh.messages.mesh_messages import Deliver, Submit
 from taskmesh.messages.runs import DoneRun, Failed
 
 MAX_DELIVERY = 4 << 20
@@ -241,39 +238,3 @@ class ClientSession:
                     break
             self._failed = self._failed[len(failed) :]
         return Deliver(self._epoch, number, done, failed, self.accepted), size
-
-
-class Due:
-    """News that clients are to hear.
-
-    Attributes:
-        acks: clients that are to hear how many of their Submits are in the ledger, and by when.
-        news: clients that may be sent outcomes.
-        unwritten: clients of whose Submits the journal has not all.
-        answers: to clients, once the journal has the changes of these numbers.
-    """
-
-    def __init__(self) -> None:
-        self.acks: dict[int, float] = {}
-        self.news: set[int] = set()
-        self.unwritten: dict[int, ClientSession] = {}
-        self.answers: deque[tuple[int, int, Answer]] = deque()
-
-
-class KnownClients:
-    """Knowledge of clients beside their sessions.
-
-    Attributes:
-        most_kept: bytes of outcomes that may wait for one client before no more of its tasks are run.
-        opened: how many sessions there have been.
-        forgotten: clients that were forgotten, and have been told so.
-        leaving: clients that have gone, with what has ended for them and is still to be written.
-        slots: how many slots serve a queue and tags, as counted since the last sweep.
-    """
-
-    def __init__(self, most_kept: int) -> None:
-        self.most_kept = most_kept
-        self.opened = 0
-        self.forgotten: dict[int, bool] = {}
-        self.leaving: deque[tuple[int, Iterator[DoneRun | Failed]]] = deque()
-        self.slots: dict[tuple[str, frozenset[str]], int] = {}

@@ -6,6 +6,7 @@ finished, so a repeated submission or a late result of it changes nothing.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, text_of
@@ -29,12 +30,49 @@ from taskmesh.hub.machine.books.states import (
     TaskRecord,
     handed_back,
 )
-from taskmesh.hub.machine.books.timers import Timers
 from taskmesh.messages.runs import DoneRun, Run, Spec
 
 PUSHED = (QUEUED, Cause.PUSH)
 NAMED, EDGE = 500, 300
 """Bytes that a task with a key or with edges takes beside, and each edge."""
+FEW_TIMERS = 64
+"""Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
+
+
+class Timers:
+    """A heap of timers; one whose task has moved on meanwhile has no effect.
+
+    Attributes:
+        heap: when, a number, the task and the cause: DUE ends waiting, EXPIRE and CANCEL end a task that has
+            not started.
+    """
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, TaskRecord, Cause]] = []
+        self._count = 0
+        self._limit = FEW_TIMERS
+
+    @property
+    def deadline(self) -> float:
+        """The time of the first timer; there is one."""
+        return self.heap[0][0]
+
+    def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
+        self._count += 1
+        if len(self.heap) >= self._limit:
+            self._drop_finished()
+        heapq.heappush(self.heap, (when, self._count, record, cause))
+
+    def pop(self) -> tuple[float, TaskRecord, Cause]:
+        when, _, record, cause = heapq.heappop(self.heap)
+        return when, record, cause
+
+    def _drop_finished(self) -> None:
+        """Forget the timers of finished tasks, which far expiries would keep by the million."""
+        last = State.RUNNING
+        self.heap[:] = [timer for timer in self.heap if timer[2].state <= last]
+        heapq.heapify(self.heap)
+        self._limit = 2 * len(self.heap) + FEW_TIMERS
 
 
 class Ledger:
