@@ -74,7 +74,7 @@ class HubJournal:
             TaskMeshError: another hub has the journal.
         """
         self.deadline = now + REPORT
-        seen, self._seen = self._seen, (self._writer.backlog_bytes, self._writer.confirmed)
+        seen, self._seen = self._seen, (self._writer.unconfirmed.size, self._writer.confirmed)
         if not self._writer.changed and seen == self._seen:
             return
         view, news = self._writer.status()

@@ -22,6 +22,7 @@ from typing import Final
 from taskmesh.hub.journal.store import Changes, JournalRegressed, JournalStore, JournalSuperseded, Opened
 
 BACKLOG_BYTES: Final = 256 << 20
+"""Bytes of unconfirmed changes above which the writer calls itself full."""
 BATCH_BYTES: Final = 8 << 20
 """The most that goes into one transaction, a hand-over at least."""
 HANDED, ENTRY = 512, 128
@@ -50,12 +51,12 @@ class _Batch:
 
     __slots__ = ("changes", "image", "last", "since", "weight")
 
-    def __init__(
-        self, last: int, changes: Changes, weight: int, image: Mapping[bytes, bytes] | None = None
-    ) -> None:
+    def __init__(self, last: int, changes: Changes, image: Mapping[bytes, bytes] | None) -> None:
         self.last = last
         self.changes = changes
-        self.weight = weight
+        self.weight = HANDED + ENTRY * (len(changes.puts) + len(changes.drops)) + changes.size
+        if image is not None:
+            self.weight += ENTRY * len(image) + sum(len(key) + len(value) for key, value in image.items())
         self.image = image
         self.since = time.monotonic()
 
@@ -69,52 +70,135 @@ class _Batch:
             self.changes, self.image = later.changes, later.image
 
 
+class Unconfirmed:
+    """Changes on their way from the hub's loop through the writer's thread to the store, in order.
+
+    There is no lock: a thread that holds one may have to wait for the interpreter, and the loop then would,
+    too.
+
+    Attributes:
+        position: of what the loop has handed over last; 0 before anything.
+        held: what the thread has in hand.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.held: _Batch | None = None
+        self._handed: deque[_Batch] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asleep = self._ended = False
+        self._taken_over = 0  # the loop's count of bytes
+        self._settled = 0  # the thread's
+
+    def __bool__(self) -> bool:
+        return self.held is not None or bool(self._handed)
+
+    # --- the loop's thread --------------------------------------------------------------------------------
+
+    def put(self, changes: Changes, image: Mapping[bytes, bytes] | None = None) -> int:
+        """Hand changes over, or an image in place of all; return their position."""
+        self.position += 1
+        if not self._ended:
+            batch = _Batch(self.position, changes, image)
+            self._taken_over += batch.weight
+            self._handed.append(batch)
+            if self._asleep:  # in this order, and in the opposite one in `wait`: nothing is overlooked
+                self._asleep = False
+                self.ring()
+        return self.position
+
+    def ring(self) -> None:
+        """End the thread's wait, this one or the next."""
+        self._bell.put(None)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the changes, with what Python takes for them."""
+        return self._taken_over - self._settled
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the oldest changes have waited."""
+        try:
+            oldest = self.held or self._handed[0]
+        except IndexError:  # nothing waits, or the thread has just taken it
+            return 0.0
+        return max(0.0, time.monotonic() - oldest.since)
+
+    # --- the writer's thread ------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something is handed over, or somebody rings."""
+        self._asleep = True
+        try:
+            if not self._handed:
+                self._bell.get(timeout=seconds)
+        except queue.Empty:
+            pass
+        finally:
+            self._asleep = False
+
+    def take(self) -> _Batch | None:
+        """Return what is in hand; if that is nothing, take what has gathered."""
+        if self.held is None and self._handed:
+            batch = self.held = self._handed.popleft()
+            while self._handed and batch.weight < BATCH_BYTES and batch.image is None:
+                batch.add(self._handed.popleft())
+        return self.held
+
+    def take_image(self) -> _Batch | None:
+        """Return the image in hand; if there is none, take the next, which contains all from before it."""
+        while self.held is None and self._handed:
+            self.held = self._handed.popleft()
+            if self.held.image is None:
+                self.release()
+        return self.held
+
+    def release(self) -> None:
+        """Let go of what is in hand: it is confirmed, or given up."""
+        if self.held is not None:
+            self._settled += self.held.weight
+            self.held = None
+
+    def end(self) -> None:
+        """Give up all, and all that is still handed over."""
+        self._ended = True
+        while self.take() is not None:
+            self.release()
+
+
 class JournalWriter:
     """A journal's store in a thread of its own.
 
-    The hub's loop, one thread, calls everything here; nothing but `close` blocks. There is no lock: a thread
-    that holds one may have to wait for the interpreter, and the loop then would, too.
+    The hub's loop, one thread, calls everything here; nothing but `close` blocks.
 
     Args:
         store: opened, and loaded if it is to be loaded; from `start` on the thread alone uses it.
         opened: what `store.open` returned.
         strict: a transaction that the store has confirmed is on disk.
         wake: wakes the loop; called by the thread when `confirmed` has risen or `changed` is set.
-        limit: bytes of unconfirmed changes above which the writer calls itself full.
 
     Attributes:
         confirmed: the position up to which the tier has given its word: 0, or one that `put` returned.
         synced: the position up to which a loss of power takes nothing.
         epoch: the epoch of the opening; it rises when a journal that has regressed is opened again.
         changed: `status` has something new to say.
+        unconfirmed: what is handed over and not confirmed.
     """
 
     def __init__(
-        self,
-        store: JournalStore,
-        opened: Opened,
-        *,
-        strict: bool,
-        wake: Callable[[], object],
-        limit: int = BACKLOG_BYTES,
+        self, store: JournalStore, opened: Opened, *, strict: bool, wake: Callable[[], object]
     ) -> None:
         self.confirmed = self.synced = 0
         self.epoch, self._number = opened
         self.changed = True
-        self._store, self._strict, self._wake, self._limit = store, strict, wake, limit
-        # the loop's
-        self._position = 0
-        self._taken_over = 0
+        self._store, self._strict, self._wake = store, strict, wake
         # between the two
-        self._handed: deque[_Batch] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._asleep = False
+        self.unconfirmed = Unconfirmed()
         self._news: deque[tuple[str, dict[str, object]]] = deque()
         self._closing, self._over = threading.Event(), threading.Event()
         self._until = float("inf")
         # the thread's
-        self._held: _Batch | None = None
-        self._settled = 0
         self._state, self._why = JournalState.CONNECTED, ""
         self._broken = self._lost = False
         self._pause = FIRST_PAUSE
@@ -135,10 +219,7 @@ class JournalWriter:
             Their position: they are stored as the tier promises once `confirmed` has reached it. Empty ones
             have the position of those before them.
         """
-        if changes:
-            entries = len(changes.puts) + len(changes.drops)
-            self._hand_over(changes, HANDED + ENTRY * entries + changes.size, None)
-        return self._position
+        return self.unconfirmed.put(changes) if changes else self.unconfirmed.position
 
     def replace(self, image: Mapping[bytes, bytes]) -> int:
         """Hand over all that the journal is to have, in place of what is stored and of what waits.
@@ -148,19 +229,7 @@ class JournalWriter:
         Returns:
             The position of this image.
         """
-        size = sum(len(key) + len(value) for key, value in image.items())
-        self._hand_over(Changes(), HANDED + ENTRY * len(image) + size, image)
-        return self._position
-
-    def _hand_over(self, changes: Changes, weight: int, image: Mapping[bytes, bytes] | None) -> None:
-        self._position += 1
-        if self._state is JournalState.SUPERSEDED:
-            return
-        self._taken_over += weight
-        self._handed.append(_Batch(self._position, changes, weight, image))
-        if self._asleep:  # in this order, and in the opposite one in `_wait`: nothing is overlooked
-            self._asleep = False
-            self._bell.put(None)
+        return self.unconfirmed.put(Changes(), image)
 
     @property
     def state(self) -> JournalState:
@@ -168,23 +237,9 @@ class JournalWriter:
         return self._state
 
     @property
-    def backlog_bytes(self) -> int:
-        """Bytes that are handed over and not confirmed, with what Python takes for them."""
-        return self._taken_over - self._settled
-
-    @property
     def is_full(self) -> bool:
         """True if the hub should accept no new durable work; `put` takes what ends or moves old work."""
-        return self.backlog_bytes > self._limit
-
-    @property
-    def lag(self) -> float:
-        """Seconds for which the oldest unconfirmed changes have waited."""
-        try:
-            oldest = self._held or self._handed[0]
-        except IndexError:  # nothing waits, or the thread has just taken it
-            return 0.0
-        return max(0.0, time.monotonic() - oldest.since)
+        return self.unconfirmed.size > BACKLOG_BYTES
 
     def status(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
         """Return the writer's state in plain data, with what is worth telling since the last call."""
@@ -197,10 +252,10 @@ class JournalWriter:
             "epoch": self.epoch,
             "number": self._number,
             "transactions": self._transactions,
-            "waiting": self._position - self.confirmed,
-            "waiting_bytes": self.backlog_bytes,
+            "waiting": self.unconfirmed.position - self.confirmed,
+            "waiting_bytes": self.unconfirmed.size,
             "full": self.is_full,
-            "lag": round(self.lag, 3),
+            "lag": round(self.unconfirmed.lag, 3),
             "unsynced": round(max(0.0, unsynced), 3),
         }, news
 
@@ -212,10 +267,10 @@ class JournalWriter:
         """
         self._until = time.monotonic() + timeout
         self._closing.set()
-        self._bell.put(None)
+        self.unconfirmed.ring()
         if self._thread.ident is None:
             self._store.close()
-            return self.synced == self._position
+            return self.synced == self.unconfirmed.position
         self._thread.join(timeout)
         self._over.set()
         if self._thread.is_alive():  # in a call to the store; its `close` may wait for the same disk
@@ -223,7 +278,7 @@ class JournalWriter:
             cut.start()
             cut.join(CUT)
             self._thread.join(CUT)
-        return self.synced == self._position
+        return self.synced == self.unconfirmed.position
 
     # --- the writer's thread ------------------------------------------------------------------------------
 
@@ -245,7 +300,7 @@ class JournalWriter:
             return False
         if time.monotonic() >= self._until or self._over.is_set():
             return True
-        if self._held is not None or self._handed:
+        if self.unconfirmed:
             return False
         return self._lost or self.synced == self.confirmed
 
@@ -254,33 +309,21 @@ class JournalWriter:
             self._begin_anew()
         elif self._broken:
             self._rejoin()
-        elif (batch := self._held or self._take()) is not None:
+        elif (batch := self._take()) is not None:
             self._write(batch)
         else:
             self._look_after()
 
     def _take(self) -> _Batch | None:
         """Take what has gathered in hand; wait for it for as long as nothing else is due."""
-        if not self._handed:
+        if not self.unconfirmed:
             due = self._unsynced_since + SYNC - time.monotonic()
             self._wait(max(0.0, min(IDLE, due)))
-        if not self._handed:
-            return None
-        batch = self._held = self._handed.popleft()
-        while self._handed and batch.weight < BATCH_BYTES and batch.image is None:
-            batch.add(self._handed.popleft())
-        return batch
+        return self.unconfirmed.take()
 
     def _wait(self, seconds: float) -> None:
         """Wait until something is handed over, or the loop closes the writer."""
-        self._asleep = True
-        try:
-            if not self._handed and not self._closing.is_set():
-                self._bell.get(timeout=seconds)
-        except queue.Empty:
-            pass
-        finally:
-            self._asleep = False
+        self.unconfirmed.wait(0.0 if self._closing.is_set() else seconds)
 
     def _write(self, batch: _Batch) -> None:
         if batch.image is None:
@@ -295,8 +338,7 @@ class JournalWriter:
         """The store has confirmed what is in hand."""
         self._number += 1
         self._transactions += 1
-        self._held = None
-        self._settled += batch.weight
+        self.unconfirmed.release()
         self.confirmed = batch.last
         if self._strict:
             self.synced = batch.last
@@ -341,7 +383,7 @@ class JournalWriter:
         """Make a new link. What is in hand is written again: the store knows by the number if it has it."""
         self._store.rejoin(self._number)
         self._broken = False
-        if self._held is None:
+        if self.unconfirmed.held is None:
             self._is_well()
 
     def _is_well(self) -> None:
@@ -358,38 +400,25 @@ class JournalWriter:
         """Ask the loop for all that should be stored: what was confirmed is not there."""
         self._lost, self._broken = True, False
         self._unsynced_since = float("inf")
-        if self._held is not None and self._held.image is not None:  # that is still all, with what waits
+        held = self.unconfirmed.held
+        if held is not None and held.image is not None:  # that is still all, with what waits
             self._why = str(error)
             self._rest()
             return
-        self._discard(self._held)
-        self._held = None
+        self.unconfirmed.release()
         self._tell(JournalState.REGRESSED, str(error))
 
     def _begin_anew(self) -> None:
         """Wait for the loop's image, which contains all that was handed over before it; open again for it."""
-        if self._held is None:
+        if not self.unconfirmed:
             self._wait(IDLE)
-            while self._handed and self._held is None:
-                batch = self._handed.popleft()
-                if batch.image is None:
-                    self._discard(batch)
-                else:
-                    self._held = batch
-        if self._held is not None:
+        if self.unconfirmed.take_image() is not None:
             self.epoch, self._number = self._store.open(self.epoch)
             self._lost = self._broken = False
 
-    def _discard(self, batch: _Batch | None) -> None:
-        if batch is not None:
-            self._settled += batch.weight
-
     def _supersede(self, error: Exception) -> None:
-        self._discard(self._held)
-        self._held = None
+        self.unconfirmed.end()
         self._tell(JournalState.SUPERSEDED, str(error))
-        while self._handed:
-            self._discard(self._handed.popleft())
 
     def _tell(self, state: JournalState, why: str) -> None:
         self._state, self._why = state, why

@@ -50,9 +50,9 @@ class Gated(MemoryJournal):
 class Loop:
     """A hub's loop: it hands over, and answers a journal that has regressed with all it has."""
 
-    def __init__(self, store: JournalStore, strict: bool = False, limit: int = 1 << 20) -> None:
+    def __init__(self, store: JournalStore, strict: bool = False) -> None:
         self.bell = Wakeup()
-        self.writer = JournalWriter(store, store.open(), strict=strict, wake=self.bell.set, limit=limit)
+        self.writer = JournalWriter(store, store.open(), strict=strict, wake=self.bell.set)
         self.writer.start()
         self.has: dict[bytes, bytes] = {}
         self.news: list[str] = []

@@ -121,7 +121,7 @@ def test_an_image_takes_the_place_of_what_waits_before_it(store: Gated, loop: Lo
 
     assert entries(store) == {b"image": b"1", b"after": b"2"}
     assert [set(changes.puts) for changes in store.writes] == [{b"first"}, {b"after"}]
-    assert loop.writer.backlog_bytes == 0
+    assert loop.writer.unconfirmed.size == 0
 
 
 def test_empty_changes_are_no_transaction(store: Gated, loop: Loop):
@@ -144,22 +144,22 @@ def test_the_loop_is_woken_when_something_is_confirmed(store: Gated, loop: Loop)
 
 
 def test_lag_and_backlog_count_from_the_oldest_that_is_not_confirmed(store: Gated, loop: Loop):
-    assert (loop.writer.lag, loop.writer.backlog_bytes) == (0.0, 0)
+    assert (loop.writer.unconfirmed.lag, loop.writer.unconfirmed.size) == (0.0, 0)
     store.hold()
     began = time.monotonic()
     loop.put({b"a": bytes(5000)})
     assert store.inside.wait(10)
     loop.put({b"b": bytes(7000)})
 
-    wait_until(lambda: loop.writer.lag > 0.05)
-    assert loop.writer.lag <= time.monotonic() - began
-    assert 12_002 < loop.writer.backlog_bytes < 15_000
+    wait_until(lambda: loop.writer.unconfirmed.lag > 0.05)
+    assert loop.writer.unconfirmed.lag <= time.monotonic() - began
+    assert 12_002 < loop.writer.unconfirmed.size < 15_000
     view = loop.listen()
-    assert (view["waiting"], view["waiting_bytes"]) == (2, loop.writer.backlog_bytes)
+    assert (view["waiting"], view["waiting_bytes"]) == (2, loop.writer.unconfirmed.size)
 
     store.gate.set()
     loop.confirmed(2)
-    assert (loop.writer.lag, loop.writer.backlog_bytes) == (0.0, 0)
+    assert (loop.writer.unconfirmed.lag, loop.writer.unconfirmed.size) == (0.0, 0)
 
 
 # --- tiers ------------------------------------------------------------------------------------------------
@@ -237,8 +237,9 @@ def test_a_store_that_goes_while_nothing_is_written_is_noticed(disk: MemoryDisk,
     assert disk.number == 0
 
 
-def test_a_backlog_above_its_limit_says_so_and_loses_nothing(disk: MemoryDisk):
-    loop = Loop(MemoryJournal(disk), limit=50_000)
+def test_a_backlog_above_its_limit_says_so_and_loses_nothing(disk: MemoryDisk, monkeypatch):
+    monkeypatch.setattr(writer_module, "BACKLOG_BYTES", 50_000)
+    loop = Loop(MemoryJournal(disk))
     disk.away = "down"
     taken = 0
     while not loop.writer.is_full:
@@ -315,7 +316,7 @@ def test_a_journal_that_came_back_empty_gets_all_that_the_loop_has(
     loop.put({b"b": b"2"})
     loop.becomes(JournalState.REGRESSED)
     loop.put({b"c": b"3"})
-    wait_until(lambda: loop.writer.backlog_bytes == 0, message="the image will have it")
+    wait_until(lambda: loop.writer.unconfirmed.size == 0, message="the image will have it")
     assert loop.writer.confirmed == 1
 
     image = loop.writer.replace(dict(loop.has))
@@ -381,7 +382,7 @@ def test_another_hub_ends_the_thread_and_nothing_is_kept_any_more(disk: MemoryDi
     wait_until(lambda: not loop.writer._thread.is_alive())
     loop.put({b"c": b"3"})
 
-    assert loop.writer.backlog_bytes == 0
+    assert loop.writer.unconfirmed.size == 0
     assert not loop.close(2.0)
     assert disk.entries == {b"a": b"1", b"other": b""}
     assert "another hub" in str(loop.listen()["why"])
