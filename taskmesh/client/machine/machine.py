@@ -70,7 +70,6 @@ class ClientMachine:
         self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
         self._ages = Ages()
-        self._declared: dict[str, m.PutSchedule] = {}
         self._sinks = OpenSinks()
         self._out: list[ClientAction] = []
 
@@ -241,7 +240,8 @@ class ClientMachine:
             self._session = welcome.session
         else:
             self._start_over(welcome, now, out)
-            out += [Send(put) for put in self._declared.values() if former != self.epoch]
+            if former != self.epoch:
+                self._requests.declare(out)
         out += self._sinks.welcomed(now)
         self._requests.again(now, out)
 
@@ -323,11 +323,7 @@ class ClientMachine:
         match message:
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
                 self._on_cancel(seqs, unstarted, now, out)
-            case m.Query() | m.Command() | m.Fulfil() | m.DropSchedule():
-                self._requests.ask(message, now, out, linked=self.open)
-            case m.PutSchedule(declaration=declaration):
-                if declaration.in_code:
-                    self._declared[declaration.name] = m.PutSchedule(0, declaration)
+            case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
                 self._requests.ask(message, now, out, linked=self.open)
             case m.ClientBye():
                 if self.open:

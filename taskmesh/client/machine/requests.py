@@ -1,4 +1,7 @@
-"""Requests of a client to its hub, kept for the next link while their answer may be lost with this one."""
+"""Requests of a client to its hub, kept for the next link while their answer may be lost with this one.
+
+What the program's code declares is kept for the next hub, too.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ class PendingRequests:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._pending: OrderedDict[int, tuple[float, Request]] = OrderedDict()
+        self._declared: dict[str, m.PutSchedule] = {}
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -40,6 +44,8 @@ class PendingRequests:
             out: Takes the action.
             linked: True if there is a link.
         """
+        if isinstance(request, m.PutSchedule) and request.declaration.in_code:
+            self._declared[request.declaration.name] = m.PutSchedule(0, request.declaration)
         if linked:
             out.append(Send(request))
         if not isinstance(request, m.Command) or not linked:
@@ -60,6 +66,10 @@ class PendingRequests:
                 out.append(Send(request))
             if isinstance(request, m.Command) or not is_wanted:
                 del self._pending[number]
+
+    def declare(self, out: list[ClientAction]) -> None:
+        """Declare the schedules of the program's code to another hub; nobody waits for an answer."""
+        out += [Send(put) for put in self._declared.values()]
 
     def answered(self, number: int) -> None:
         self._pending.pop(number, None)
