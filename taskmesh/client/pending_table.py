@@ -10,7 +10,7 @@ import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from taskmesh.client.futures.future import RAW, OpenRun, TaskFuture
 from taskmesh.client.futures.outcome import Success
 from taskmesh.client.futures.task_logs import MOST_KEPT, TaskLogs
 from taskmesh.client.futures.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
-from taskmesh.client.runs import by_run, dependent_run, depends, sent_run
+from taskmesh.client.runs import OpenRuns, by_run, dependent_run, depends, sent_run
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
@@ -35,31 +35,9 @@ if TYPE_CHECKING:
     from taskmesh.client.port.port import SubmitPort
 
 
-SPECS_REMEMBERED = 10_000
-"""Beyond so many all are sent once more: a hub, which keeps far fewer, passes over those that it knows."""
-
-
 def is_detached(future: TaskFuture[Any]) -> bool:
     """Return True if a task does not end with its client."""
     return future._run.spec.detach
-
-
-class SpecsSent:
-    """The numbers of specs that have been sent; a program that makes functions in a loop has ever more."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: set[int] = set()
-
-    def is_new(self, number: int) -> bool:
-        """Note that a spec is sent; return True if it was not before."""
-        if number in self._known:
-            return False
-        if len(self._known) >= SPECS_REMEMBERED:
-            self._known.clear()
-        self._known.add(number)
-        return True
 
 
 _WEIGHTY = 256
@@ -98,15 +76,12 @@ class PendingTable:
         self._limits = limits
         self._open_port = open_port
         self._callbacks = callbacks
-        self._pending: dict[int, TaskFuture[Any]] = {}
-        self.unresolved: Collection[int] = self._pending
-        self._dirty: list[OpenRun] = []
+        self.unresolved: dict[int, TaskFuture[Any]] = {}
+        self._open_runs = OpenRuns()
         self._sequence = SequenceNumbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._weights: dict[int, int] = {}
         self.weight = 0
-        self._specs_sent = SpecsSent()
-        self._dependents: list[TaskFuture[Any]] = []  # in their order: none comes before what it depends on
         self._upstream = UpstreamTasks(self.lock, self._lighten)
         self.values_of, self.calls_of = self._upstream.values_of, self._upstream.calls_of
         self._acks = AckSet()
@@ -148,12 +123,12 @@ class PendingTable:
         if edges is not None:
             return self._put_dependent(future, edges)
         try:
-            self._pending[seq] = future
+            self.unresolved[seq] = future
             run.queued.append(future)
         finally:  # an interrupt may come here, but must not leave a queued task that is never drained
             if not run.dirty:
                 run.dirty = True
-                self._dirty.append(run)
+                self._open_runs.dirty.append(run)
             port = self._port
             if port is not None and port.sleeping:
                 port.sleeping = False
@@ -187,8 +162,8 @@ class PendingTable:
         waiters.edges = edges
         with self.lock:
             self._upstream.hold(edges)
-            self._pending[future._seq] = future
-            self._dependents.append(future)
+            self.unresolved[future._seq] = future
+            self._open_runs.dependents.append(future)
             port = self._port
             if port is not None and port.sleeping:
                 port.sleeping = False
@@ -215,7 +190,7 @@ class PendingTable:
                 seq, old = self._sequence.take()
                 self._ceiling -= old  # it takes room again
             if seq > self._ceiling:  # numbers that interrupted submits took are missing: count anew
-                self._ceiling = seq + self._limits.max_pending - len(self._pending) - 1
+                self._ceiling = seq + self._limits.max_pending - len(self.unresolved) - 1
             if size > _WEIGHTY:
                 self._weights[seq] = size
                 self.weight += size
@@ -225,14 +200,14 @@ class PendingTable:
         if running_loop() is not None:
             limits = self._limits
             raise QueueFull(
-                f"{len(self._pending)} tasks of {limits.max_pending} and {self.weight} bytes of "
+                f"{len(self.unresolved)} tasks of {limits.max_pending} and {self.weight} bytes of "
                 f"{limits.max_bytes} are pending (client.max_pending, client.max_bytes): in an event loop "
                 "use `await mesh.asubmit()`, which waits for room"
             )
         self._wait(lambda: not self._is_full(), None)
 
     def _is_full(self) -> bool:
-        return len(self._pending) >= self._limits.max_pending or self.weight >= self._limits.max_bytes
+        return len(self.unresolved) >= self._limits.max_pending or self.weight >= self._limits.max_bytes
 
     def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
         """Return what to await before `put` is tried again; None when there is room (or never will be)."""
@@ -252,15 +227,15 @@ class PendingTable:
             TimeoutError: not within `timeout` seconds. Or what broke the port.
         """
         with self.lock:
-            waiting = self._pending.keys() | self._unconfirmed
+            waiting = self.unresolved.keys() | self._unconfirmed
             last = max(waiting, default=0)
 
             def is_confirmed() -> bool:
                 if self._acks.to < last and self._acks.has_gaps:
-                    waiting.intersection_update(self._pending.keys() | self._unconfirmed)
+                    waiting.intersection_update(self.unresolved.keys() | self._unconfirmed)
                     waiting.difference_update([seq for seq in waiting if seq in self._acks])
                     return not waiting
-                return self._acks.to >= last or not (self._pending or self._unconfirmed)
+                return self._acks.to >= last or not (self.unresolved or self._unconfirmed)
 
             if not self._wait(is_confirmed, timeout):
                 raise TimeoutError(f"the hub has not confirmed every task within {timeout:g} s")
@@ -272,7 +247,7 @@ class PendingTable:
 
         Code that empties it calls `nudge()`.
         """
-        pending = self._pending
+        pending = self.unresolved
         newest: TaskFuture[Any] | None = None
 
         def is_idle() -> bool:
@@ -293,11 +268,11 @@ class PendingTable:
 
     @property
     def unended(self) -> list[TaskFuture[Any]]:
-        return list(self._pending.values())
+        return list(self.unresolved.values())
 
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
         """Wait, lock held, for a change that makes the predicate true, or for the end of the mesh."""
-        if self._dirty and self._port is not None:
+        if self._open_runs and self._port is not None:
             self._port.wake()  # an interrupted submit may have left it asleep
         self._watching += 1
         try:
@@ -334,8 +309,7 @@ class PendingTable:
             if self.refusal is None:
                 self.refusal = reason or MeshClosed("this mesh is closed: open a new one")
             self._ceiling = -1
-            taken = list(self._pending.values())
-            ended = [future._seq for future in taken if self._take(future, self.refusal, completion)]
+            ended = [future._seq for future in self.unended if self._take(future, self.refusal, completion)]
             self._release(ended)
             if reason is not None:
                 self.failed_with_port += len(ended)
@@ -355,14 +329,14 @@ class PendingTable:
         self.refusal = ForkedMeshError(
             "this mesh belongs to the parent process: open one here, after the fork"
         )
-        for future in self._pending.values():
+        for future in self.unresolved.values():
             future._extras = None
             complete(future, self.refusal, self._callbacks)
-        self._pending.clear()
+        self.unresolved.clear()
 
     def _take(self, future: TaskFuture[Any], end: End, completion: Completion) -> bool:
         """End the future if it is pending; lock held."""
-        if self._pending.pop(future._seq, None) is None:
+        if self.unresolved.pop(future._seq, None) is None:
             return False
         extras = future._extras
         if extras is not None and extras.edges is not None:
@@ -401,48 +375,28 @@ class PendingTable:
 
     def end_if_refused(self, future: TaskFuture[Any]) -> None:
         """Turn a future away that came in while the mesh was closing."""
-        if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
+        if self.refusal is not None and self.unresolved.pop(future._seq, None) is not None:
             complete(future, self.refusal, self._callbacks)
 
     # --- the port's side
 
     @property
     def queued(self) -> bool:
-        return bool(self._dirty or self._dependents)
+        return bool(self._open_runs.dirty or self._open_runs.dependents)
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Take the tasks submitted since the last drain, with the specs that are new in them."""
-        specs: list[tuple[int, Spec]] = []
-        runs: list[Run] = []
-        with self.lock:  # whoever holds it is submitting tasks that are to travel together
-            dependents = self._dependents[: len(self._dependents)]
-            del self._dependents[: len(dependents)]
-            taken = self._dirty[: len(self._dirty)]  # after the dependents: all that these depend on is there
-            del self._dirty[: len(taken)]
-        for run in taken:
-            run.dirty = False  # first: what is queued from here on makes it dirty again
-            futures = run.queued[: len(run.queued)]
-            del run.queued[: len(futures)]
-            if futures:
-                runs.append(sent_run(run, futures, again=False))
-                if self._specs_sent.is_new(run.number):
-                    specs.append((run.number, run.spec))
-        for run, futures in by_run(dependents) if dependents else ():
-            runs.append(dependent_run(run, futures, again=False))
-            if self._specs_sent.is_new(run.number):
-                specs.append((run.number, run.spec))
-        return specs, runs
+        return self._open_runs.drain(self.lock)
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Rebuild unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
         with self.lock:
             if seqs is None:
                 self.accepted(list(self._unconfirmed))  # they have ended, and no hub has them any more
-                undrained = {future._seq for run in list(self._dirty) for future in list(run.queued)}
-                undrained.update(future._seq for future in self._dependents)
-                futures = [future for future in list(self._pending.values()) if future._seq not in undrained]
+                undrained = self._open_runs.undrained
+                futures = [future for future in self.unended if future._seq not in undrained]
             else:
-                futures = [future for seq in seqs if (future := self._pending.get(seq)) is not None]
+                futures = [future for seq in seqs if (future := self.unresolved.get(seq)) is not None]
             open_runs: dict[OpenRun, list[TaskFuture[Any]]] = {}
             dependents: list[TaskFuture[Any]] = []
             for future in futures:
@@ -468,7 +422,7 @@ class PendingTable:
     def _await_acceptance(self, seqs: Sequence[int]) -> None:
         """Tasks have ended: those that the hub has not confirmed yet are not accepted. Lock held."""
         if max(seqs, default=0) > self._acks.to:
-            self._unconfirmed.update([seq for seq in seqs if seq not in self._acks and seq in self._pending])
+            self._unconfirmed.update([seq for seq in self.unresolved.keys() & seqs if seq not in self._acks])
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """End tasks. Those that are unknown, cancelled or resolved already are skipped."""
@@ -491,7 +445,7 @@ class PendingTable:
     def _succeed(self, done: list[DoneRun], completion: Completion) -> int:
         """End the futures of tasks that have succeeded; return how many there were. Lock held."""
         count = 0
-        pop = self._pending.pop
+        pop = self.unresolved.pop
         for run in done:
             if run.payloads and not len(run.payloads[0]):
                 count += self._succeed_bare(run, completion)
@@ -520,7 +474,7 @@ class PendingTable:
         count = 0
         origin = Success.of(run)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
-            future = self._pending.pop(seq, None)
+            future = self.unresolved.pop(seq, None)
             if future is not None:
                 count += 1
                 extras = future._extras
@@ -533,7 +487,7 @@ class PendingTable:
         """End the futures of tasks that have ended badly; return how many there were. Lock held."""
         count = 0
         for record in failed:
-            future = self._pending.pop(record.seq, None)
+            future = self.unresolved.pop(record.seq, None)
             if future is not None:
                 count += 1
                 extras = future._extras
@@ -547,7 +501,7 @@ class PendingTable:
         has_lines = False
         with self.lock:
             for news in progress:
-                future = self._pending.get(news.seq)
+                future = self.unresolved.get(news.seq)
                 if future is not None:
                     extras = future._ensure_waiters()
                     extras.progress = news
@@ -559,4 +513,4 @@ class PendingTable:
             self._callbacks.put([self.logs.hand_over])
 
     def _oldest(self) -> int:
-        return min([*self._pending, *self._unconfirmed], default=self._acks.to + 1)
+        return min([*self.unresolved, *self._unconfirmed], default=self._acks.to + 1)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from taskmesh.client.futures.future import OpenRun, TaskFuture
 from taskmesh.client.futures.waiters import Edges
-from taskmesh.messages.runs import Run
+from taskmesh.messages.runs import Run, Spec
 from taskmesh.system.clock import monotonic
+
+SPECS_REMEMBERED = 10_000
+"""Beyond so many all are sent once more: a hub, which keeps far fewer, passes over those that it knows."""
 
 
 def depends(future: TaskFuture[Any]) -> bool:
@@ -59,3 +63,69 @@ def sent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Ru
     if delay:
         sent.at = run.at
     return sent
+
+
+class SpecsSent:
+    """The numbers of specs that have been sent; a program that makes functions in a loop has ever more."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def is_new(self, number: int) -> bool:
+        """Note that a spec is sent; return True if it was not before."""
+        if number in self._known:
+            return False
+        if len(self._known) >= SPECS_REMEMBERED:
+            self._known.clear()
+        self._known.add(number)
+        return True
+
+
+class OpenRuns:
+    """Tasks that no Submit has taken yet, and the specs that were sent with others.
+
+    Attributes:
+        dirty: open runs with calls; a submitter appends one without a lock.
+        dependents: tasks that depend on others, in their order: none comes before what it depends on.
+    """
+
+    __slots__ = ("_specs_sent", "dependents", "dirty")
+
+    def __init__(self) -> None:
+        self.dirty: list[OpenRun] = []
+        self.dependents: list[TaskFuture[Any]] = []
+        self._specs_sent = SpecsSent()
+
+    def __bool__(self) -> bool:
+        return bool(self.dirty or self.dependents)
+
+    @property
+    def undrained(self) -> set[int]:
+        """Counters of the tasks."""
+        futures = itertools.chain(self.dependents, *[list(run.queued) for run in list(self.dirty)])
+        return {future._seq for future in futures}
+
+    def drain(self, lock: AbstractContextManager[object]) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Take the tasks as runs, with the specs that are new in them; `lock` guards the two lists."""
+        specs: list[tuple[int, Spec]] = []
+        runs: list[Run] = []
+        with lock:  # whoever holds it is submitting tasks that are to travel together
+            dependents = self.dependents[: len(self.dependents)]
+            del self.dependents[: len(dependents)]
+            taken = self.dirty[: len(self.dirty)]  # after the dependents: all that these depend on is there
+            del self.dirty[: len(taken)]
+        for run in taken:
+            run.dirty = False  # first: what is queued from here on makes it dirty again
+            futures = run.queued[: len(run.queued)]
+            del run.queued[: len(futures)]
+            if futures:
+                runs.append(sent_run(run, futures, again=False))
+                if self._specs_sent.is_new(run.number):
+                    specs.append((run.number, run.spec))
+        for run, futures in by_run(dependents) if dependents else ():
+            runs.append(dependent_run(run, futures, again=False))
+            if self._specs_sent.is_new(run.number):
+                specs.append((run.number, run.spec))
+        return specs, runs

@@ -69,7 +69,7 @@ class Counted:
 def is_at_rest(mesh: Mesh) -> bool:
     """Return True if the mesh's client holds nothing of any task."""
     table = mesh._client.table
-    return not (table._pending or table._upstream._futures or table.weight)
+    return not (table.unresolved or table._upstream._futures or table.weight)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

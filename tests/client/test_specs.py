@@ -1,6 +1,6 @@
 """Specs travel once each, and are remembered up to a bound."""
 
-from taskmesh.client.pending_table import SPECS_REMEMBERED, SpecsSent
+from taskmesh.client.runs import SPECS_REMEMBERED, SpecsSent
 
 
 def test_a_spec_is_new_once():

@@ -31,11 +31,14 @@ class OpenTasks(Protocol):
 
     Attributes:
         memfd: whether large payloads go into memory files at once, since the port can pass these on.
-        unresolved: the tasks without an outcome.
     """
 
     memfd: bool
-    unresolved: Collection[int]
+
+    @property
+    def unresolved(self) -> Collection[int]:
+        """The tasks without an outcome."""
+        return ()
 
     @property
     def queued(self) -> bool:
@@ -78,7 +81,6 @@ class NoTasks(OpenTasks):
     """The table of a session that submits nothing: its questions and commands are all there is."""
 
     memfd = False
-    unresolved = ()
 
 
 class SinkIntake(Protocol):
