@@ -106,7 +106,7 @@ class Audit:
         for message in messages:
             for run in message.runs:
                 self.durability.pushed(run)
-                self.attempts.pushed(run, epoch, f"{lane.pool}:{lane.instance}")
+                self.attempts.pushed(run, epoch, f"{lane.pool}:{lane.hello.instance}")
                 self._check_credit(hub, lane, run.spec, before, len(run.seqs))
                 before += len(run.seqs)
                 for seq in run.seqs:

@@ -319,7 +319,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.taken_in(self.machine, event.client, event.message.runs, now)
         if isinstance(beat, m.Hello):
             lane = self.machine.state.lane_of(beat.pool)
-            if lane is not None and (lane.instance, lane.hello.number) == (beat.instance, beat.number):
+            if lane is not None and (lane.hello.instance, lane.hello.number) == (beat.instance, beat.number):
                 self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}", beat)
 
     def _asked(self, client: int, submit: m.Submit) -> None:
@@ -522,7 +522,7 @@ class HubHost(Host[HubMachine]):
     def _open_lane(self, session: int, pool: str) -> None:
         held = self.machine.state.lanes.get(session)
         if held is not None:
-            self._instances[pool] = held.instance
+            self._instances[pool] = held.hello.instance
         endpoint = f"{self.epoch}:{session}"
         self.lanes[endpoint] = self._by_session[session] = LaneEnd(session, pool)
         self.tell(ev.LaneOpened(session, endpoint))

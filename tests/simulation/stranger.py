@@ -127,9 +127,8 @@ class Stranger:
         """Say Hello as another's pool, with what that has; and as one of its own, with what others have."""
         held = [Held(plan.client, attempt, [plan.seq]) for attempt in (1, 2, 9)]
         for lane in list(self._hub.machine.state.lanes.values()):
-            hello = m.Hello(
-                lane.pool, lane.instance, lane.hello.number + 1, 1, [NOWHERE], [], self._hub.epoch, 0, held
-            )
+            said, epoch = lane.hello, self._hub.epoch
+            hello = m.Hello(said.pool, said.instance, said.number + 1, 1, [NOWHERE], [], epoch, 0, held)
             self._hub.tell(ev.FromPool(hello, POOL, TOKEN))
 
     # --- what it hears

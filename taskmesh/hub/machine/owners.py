@@ -169,6 +169,6 @@ def refusal(hub: HubState, request: m.PutSchedule | m.DropSchedule, user: str) -
 def refusal_of_pool(hub: HubState, hello: m.Hello, user: str, token: bytes) -> str:
     """Return why a sender's Hello does not count, or an empty text: it names another's process."""
     lane = hub.lane_of(hello.pool)
-    if lane is None or lane.instance != hello.instance or (lane.user, lane.token) == (user, token):
+    if lane is None or lane.hello.instance != hello.instance or (lane.user, lane.token) == (user, token):
         return ""
     return f"the process {hello.instance} of pool {hello.pool} is another's"

@@ -77,9 +77,9 @@ def on_hello(hub: HubState, hello: m.Hello, now: float, user: str = "", token: b
     beat = hub.config.beat_of(len(hub.lanes) + 1)
     lane = Lane(hub.known_pools.sessions, hello, now, user, token, beat=beat)
     hub.open_lane(lane)
-    if odd and lane.warning != odd:
+    if odd:
         hub.log("pool.versions", {"pool": lane.pool, "warning": odd})
-    lane.warning = odd
+        lane.warning = odd
     former, lane.first_epoch = _former_session(hub, lane, current)
     if former:
         _survived(hub, lane)
@@ -89,7 +89,7 @@ def on_hello(hub: HubState, hello: m.Hello, now: float, user: str = "", token: b
         hub.recovery.heard(now)
     lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
     if current is not None:
-        died = current.instance != hello.instance
+        died = current.hello.instance != hello.instance
         reason = "another process has its name" if died else ""
         _end(hub, current, started=died or speaks_of_former, died=reason)
     lane.wished = hub.known_pools.take_wish(hello.pool, hello.instance)
@@ -99,9 +99,9 @@ def on_hello(hub: HubState, hello: m.Hello, now: float, user: str = "", token: b
 
 def _former_session(hub: HubState, lane: Lane, current: Lane | None) -> tuple[int, int]:
     """Return the session that the process of a new one has had here, 0 for none, and its first epoch."""
-    if current is not None and current.instance == lane.instance:
+    if current is not None and current.hello.instance == lane.hello.instance:
         return current.session, current.first_epoch
-    former = hub.known_pools.former.pop((lane.pool, lane.instance), None)
+    former = hub.known_pools.former.pop((lane.pool, lane.hello.instance), None)
     if former is None or former[:2] != (lane.user, lane.token):
         return 0, lane.first_epoch
     return former[2:]
@@ -119,7 +119,7 @@ def _may_join(hub: HubState, hello: m.Hello, odd: str, current: Lane | None, now
         _refuse(hub, hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
     elif (
         current is not None
-        and current.instance != hello.instance
+        and current.hello.instance != hello.instance
         and (current.lost_at is None or current.user != user)
     ):
         _name_in_use(hub, current, hello, now)
@@ -182,7 +182,7 @@ def _welcome(hub: HubState, lane: Lane) -> None:
             config.epoch,
             lane.session,
             lane.pool,
-            lane.instance,
+            lane.hello.instance,
             hello.number,
             lane.endpoint,
             lane.beat,
@@ -233,7 +233,7 @@ def _insisted(hub: HubState, lane: Lane, state: str) -> str:
     if state in (lane.wished, "draining"):
         lane.wished = ""
         return state
-    hub.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], lane.instance)))
+    hub.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], lane.hello.instance)))
     return lane.wished
 
 
@@ -364,7 +364,7 @@ def _end(hub: HubState, lane: Lane, *, started: bool, died: str = "") -> int:
 
 def _survived(hub: HubState, lane: Lane) -> None:
     """The process of a session that was thought to be dead is back: no task was to blame."""
-    for record in hub.known_pools.died.pop((lane.pool, lane.instance), ()):
+    for record in hub.known_pools.died.pop((lane.pool, lane.hello.instance), ()):
         hub.ledger.charge(record, losses=-1)
 
 

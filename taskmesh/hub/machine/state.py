@@ -150,7 +150,7 @@ class KnownPools:
 
 def _keep(book: dict[tuple[str, int], T], lane: Lane, what: T, most: int) -> None:
     """Remember something of a process that was a pool, and forget the oldest."""
-    book[lane.pool, lane.instance] = what
+    book[lane.pool, lane.hello.instance] = what
     if len(book) > most:
         del book[next(iter(book))]
 

@@ -144,7 +144,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         token: As given.
         hello: As given, without what it lists.
         pool: Name of the pool.
-        instance: Start of its process.
         first_epoch: Hub that its process spoke of when it was heard here first, whose work it may have.
         slots: Number of slots that take work now.
         queues: Queues that it serves.
@@ -194,7 +193,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.user = user
         self.token = token
         self.pool = hello.pool
-        self.instance = hello.instance
         self.first_epoch = hello.epoch
         self.hello = hello
         self.slots = hello.slots

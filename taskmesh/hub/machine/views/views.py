@@ -245,7 +245,7 @@ def _order(hub: HubState, verb: str, lanes: Iterable[Lane], now: float) -> list[
     rows = []
     for lane in lanes:
         lane.wish(verb)
-        hub.publish(lane.pool, m.PoolCommand(verb, lane.instance))
+        hub.publish(lane.pool, m.PoolCommand(verb, lane.hello.instance))
         heard = round(now - lane.heard, 3)
         rows.append({"pool": lane.pool, "session": lane.session, "running": at_work(lane), "heard": heard})
     return rows
