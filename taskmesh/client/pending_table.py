@@ -23,7 +23,7 @@ from taskmesh.client.futures.outcome import Success
 from taskmesh.client.futures.task_logs import MOST_KEPT, TaskLogs
 from taskmesh.client.futures.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.client.runs import OpenRuns, by_run, dependent_run, depends, sent_run
-from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
+from taskmesh.client.sequence import TAKE, Acceptance, SequenceNumbers
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.messages.runs import DoneRun, Failed, Progress, Run, Spec
@@ -84,8 +84,7 @@ class PendingTable:
         self.weight = 0
         self._upstream = UpstreamTasks(self.lock, self._lighten)
         self.values_of, self.calls_of = self._upstream.values_of, self._upstream.calls_of
-        self._acks = AckSet()
-        self._unconfirmed: set[int] = set()  # of tasks that have ended before the hub said that it has them
+        self._acceptance = Acceptance(self.unresolved)
         self._changed = threading.Condition(self.lock)
         self._watching = 0
         self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -146,7 +145,7 @@ class PendingTable:
         future._form = RAW
         future._state = FINISHED
         with self.lock:
-            self._acks.add([seq], self._oldest)
+            self._acceptance.add([seq])
             self._free(1)
         weakref.finalize(future, self._drop, seq).atexit = False
         return future
@@ -227,17 +226,7 @@ class PendingTable:
             TimeoutError: not within `timeout` seconds. Or what broke the port.
         """
         with self.lock:
-            waiting = self.unresolved.keys() | self._unconfirmed
-            last = max(waiting, default=0)
-
-            def is_confirmed() -> bool:
-                if self._acks.to < last and self._acks.has_gaps:
-                    waiting.intersection_update(self.unresolved.keys() | self._unconfirmed)
-                    waiting.difference_update([seq for seq in waiting if seq in self._acks])
-                    return not waiting
-                return self._acks.to >= last or not (self.unresolved or self._unconfirmed)
-
-            if not self._wait(is_confirmed, timeout):
+            if not self._wait(self._acceptance.of_all(), timeout):
                 raise TimeoutError(f"the hub has not confirmed every task within {timeout:g} s")
             if self.refusal is not None:
                 raise self.refusal
@@ -295,7 +284,7 @@ class PendingTable:
         with self.lock:
             seqs = [future._seq for future in futures if self._take(future, None, completion)]
             if seqs:
-                self._acks.add(seqs, self._oldest)
+                self._acceptance.add(seqs)
                 self._release(seqs)
         completion.notify()
         if tell and seqs and self._port is not None:
@@ -371,7 +360,7 @@ class PendingTable:
         return self._port is None or self._port.connected
 
     def is_accepted(self, seq: int) -> bool:
-        return seq in self._acks
+        return seq in self._acceptance
 
     def end_if_refused(self, future: TaskFuture[Any]) -> None:
         """Turn a future away that came in while the mesh was closing."""
@@ -392,7 +381,7 @@ class PendingTable:
         """Rebuild unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
         with self.lock:
             if seqs is None:
-                self.accepted(list(self._unconfirmed))  # they have ended, and no hub has them any more
+                self.accepted(list(self._acceptance.ended))  # they have ended, and no hub has them any more
                 undrained = self._open_runs.undrained
                 futures = [future for future in self.unended if future._seq not in undrained]
             else:
@@ -413,26 +402,19 @@ class PendingTable:
         """Note that tasks are in the hub's ledger. Repeats are harmless."""
         if seqs:
             with self.lock:
-                self._acks.add(seqs, self._oldest)
-                if self._unconfirmed:
-                    self._unconfirmed.difference_update(seqs)
+                self._acceptance.add(seqs)
                 if self._watching:
                     self._changed.notify_all()
-
-    def _await_acceptance(self, seqs: Sequence[int]) -> None:
-        """Tasks have ended: those that the hub has not confirmed yet are not accepted. Lock held."""
-        if max(seqs, default=0) > self._acks.to:
-            self._unconfirmed.update([seq for seq in self.unresolved.keys() & seqs if seq not in self._acks])
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """End tasks. Those that are unknown, cancelled or resolved already are skipped."""
         completion = Completion(self._callbacks)
         with self.lock:
             for run in done:
-                self._await_acceptance(run.seqs)
+                self._acceptance.end(run.seqs)
             count = self._succeed(done, completion)
             if failed:  # what is too large for it never reaches the hub
-                self._await_acceptance([record.seq for record in failed if record.worker])
+                self._acceptance.end([record.seq for record in failed if record.worker])
                 self.accepted([record.seq for record in failed if not record.worker])
                 count += self._fail(failed, completion)
             if self._weights:
@@ -511,6 +493,3 @@ class PendingTable:
                         news.lines, has_lines = [], True
         if has_lines:
             self._callbacks.put([self.logs.hand_over])
-
-    def _oldest(self) -> int:
-        return min([*self.unresolved, *self._unconfirmed], default=self._acks.to + 1)

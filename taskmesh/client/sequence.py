@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 TAKE = sys.maxsize
 """In place of a number, while some are left over: `take` tells which."""
@@ -52,25 +52,27 @@ def _take() -> int:
 _AHEAD_LIMIT = 100_000
 
 
-class AckSet:
-    """A set of counters that fills up from 1, mostly in order.
+class Acceptance:
+    """The tasks of a client that its hub has: their counters fill up from 1, mostly in order.
+
+    Args:
+        unresolved: the tasks without an outcome, by counter.
 
     Attributes:
-        to: every counter up to this one is in the set.
+        to: every counter up to this one is accepted.
+        ended: those of tasks that have ended before the hub said that it has them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unresolved: Mapping[int, object]) -> None:
         self.to = 0
+        self.ended: set[int] = set()
         self._ahead: set[int] = set()
+        self._unresolved = unresolved
 
-    def add(self, seqs: Sequence[int], oldest: Callable[[], int]) -> None:
-        """Add distinct counters; repeats are harmless.
-
-        Args:
-            seqs: at least one.
-            oldest: tells the oldest counter that can still be missing: a hub that leaves gaps must not make
-                us remember everything beyond them for ever.
-        """
+    def add(self, seqs: Sequence[int]) -> None:
+        """Add distinct counters, one at least; repeats are harmless."""
+        if self.ended:
+            self.ended.difference_update(seqs)
         low, high = min(seqs), max(seqs)
         if high <= self.to:
             return
@@ -81,17 +83,35 @@ class AckSet:
                 ahead.difference_update(seqs)
         else:
             ahead.update([seq for seq in seqs if seq > self.to])
-            if len(ahead) > _AHEAD_LIMIT:
-                self.to = max(self.to, oldest() - 1)
+            if len(ahead) > _AHEAD_LIMIT:  # a hub that leaves gaps must not make us remember all beyond them
+                self.to = max(self.to, min(self._missing(), default=self.to + 1) - 1)
                 self._ahead = ahead = {seq for seq in ahead if seq > self.to}
         while self.to + 1 in ahead:
             self.to += 1
             ahead.discard(self.to)
 
-    @property
-    def has_gaps(self) -> bool:
-        """True if the set has counters above one that it lacks."""
-        return bool(self._ahead)
+    def end(self, seqs: Sequence[int]) -> None:
+        """Tasks end: those that the hub has not confirmed yet are not accepted."""
+        if max(seqs, default=0) > self.to:
+            self.ended.update([seq for seq in self._unresolved.keys() & seqs if seq not in self])
+
+    def of_all(self) -> Callable[[], bool]:
+        """Return a function that tells if all tasks of now are accepted."""
+        waiting = self._missing()
+        last = max(waiting, default=0)
+
+        def is_complete() -> bool:
+            if self.to < last and self._ahead:
+                waiting.intersection_update(self._missing())
+                waiting.difference_update([seq for seq in waiting if seq in self])
+                return not waiting
+            return self.to >= last or not (self._unresolved or self.ended)
+
+        return is_complete
+
+    def _missing(self) -> set[int]:
+        """Return the counters that can still be missing."""
+        return self._unresolved.keys() | self.ended
 
     def __contains__(self, seq: int) -> bool:
         return seq <= self.to or seq in self._ahead

@@ -143,8 +143,8 @@ def test_put_when_full_waits_for_room():
     thread.join(WAIT_S)
 
     assert len(put) == 1
-    assert not table._acks.add([1, 2, 3, put[0]._seq], lambda: 0)
-    assert table._acks.to == put[0]._seq  # the number that it waited with leaves no gap
+    table.accepted([1, 2, 3, put[0]._seq])
+    assert table._acceptance.to == put[0]._seq  # the number that it waited with leaves no gap
 
 
 def test_put_of_many_bytes_waits_for_room():
@@ -257,7 +257,7 @@ def test_cancelled_tasks_leave_no_gap_in_what_is_accepted(table, run):
     table.accepted([3])
 
     table.flush(0)
-    assert table._acks.to == 3
+    assert table._acceptance.to == 3
 
 
 def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepted(table, run):
@@ -267,7 +267,7 @@ def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepte
     table.resolve([], [Failed(7, large._seq, 0, "too_large")])
     table.accepted([future._seq for future in others])
 
-    assert table._acks.to == 3
+    assert table._acceptance.to == 3
     assert large.exception() is not None
 
 
