@@ -26,7 +26,7 @@ def bound(
 ) -> tuple[HubSockets, deque[object]]:
     """A hub's sockets, bound in a folder, and what has come by them."""
     loop = Loop()
-    links = LocalLinks(loop)
+    links = LocalLinks(loop, lambda kind, fields: None)
     hub = HubSockets(context, loop, links, HubAccess(assembler=assembler or Assembler()))
     hub.bind(Endpoints.of(f"ipc://{folder}/hub"))
     return hub, links.events

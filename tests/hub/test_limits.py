@@ -43,7 +43,11 @@ def test_names_of_queues_and_tags_that_would_not_print_are_refused(what: str, wr
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
         run_pool(config, ready=unused, news=unused)
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
-        LocalPool(config, loop, EmbeddedHub(loop, LocalLinks(loop), HubSettings(epoch=1), None))
+        LocalPool(
+            config,
+            loop,
+            EmbeddedHub(loop, LocalLinks(loop, lambda kind, fields: None), HubSettings(epoch=1), None),
+        )
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,14 @@ def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffi
     file.write_text("precious")
     loop = Loop()
     with Context() as context, pytest.raises(EndpointError, match="is a file and no socket"):
-        listen(context, loop, LocalLinks(loop), Config(), HubSettings(epoch=1), f"ipc://{tmp_path}/hub")
+        listen(
+            context,
+            loop,
+            LocalLinks(loop, lambda kind, fields: None),
+            Config(),
+            HubSettings(epoch=1),
+            f"ipc://{tmp_path}/hub",
+        )
 
     assert file.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [file]
