@@ -34,6 +34,8 @@ from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Progress
 
 Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
+SILENT_BEATS = 4
+"""Beats without a word after which a client is sent no more of what its tasks log."""
 MOST_SPECS = 999
 """Specs that are kept, but for those of live tasks."""
 
@@ -268,7 +270,18 @@ class HubMachine:
         for client, progress_list in by_client.items():
             session = self.state.clients.get(client)
             if session is not None and session.present:
+                self._cut_lines(session, progress_list)
                 self.state.send(client, m.Notice(progress_list))
+
+    def _cut_lines(self, session: ClientSession, progress_list: list[Progress]) -> None:
+        """Send no more of what tasks have logged than a client reads; an embedded one has it at once."""
+        hub = self.state
+        if session.credit:
+            silent = hub.now - session.heard > SILENT_BEATS * self.config.beat
+            for progress in progress_list:
+                if progress.lines:
+                    lines = hub.diagnostics.lines
+                    lines.to_client(session.client, progress, hub.now, hub.wall, silent=silent)
 
     # --- clients ------------------------------------------------------------------------------------------
 

@@ -511,6 +511,37 @@ class TestLogs:
         (seq,) = rig.submit(1, 1)
         assert "since a number" in self.ask(rig, seq, " x").error
 
+    def test_a_client_that_is_silent_gets_none_and_hears_later_how_many_those_were(self, rig):
+        rig.join()
+        (seq,) = rig.submit(1, 1)
+        rig.beat(rig.session())
+        rig.after(4.5)
+        self.log(rig, seq, "one", "two")
+        rig.tell(FromClient(1, m.ClientBeat(EPOCH)))
+        self.log(rig, seq, "three", number=2)
+
+        told = [message for message in rig.told[1] if isinstance(message, m.Notice)]
+        lines = [[line.text for line in one.progress[0].lines] for one in told if one.progress[0].lines]
+        assert [len(each) for each in lines] == [2]
+        assert lines[0][0].startswith("2 lines before this one were dropped")
+        assert lines[0][1] == "three"
+        assert len(self.ask(rig, seq).value["lines"]) == 3
+
+    def test_so_does_one_that_gets_too_much_in_a_second(self, rig):
+        rig.join()
+        (seq,) = rig.submit(1, 1)
+        for number in range(1, 30):
+            self.log(rig, seq, "x" * (1 << 20), number=number)
+        rig.tell(FromClient(1, m.ClientBeat(EPOCH)))
+        rig.after(1.0)
+        rig.tell(FromClient(1, m.ClientBeat(EPOCH)))
+        self.log(rig, seq, "last", number=30)
+
+        told = [message for message in rig.told[1] if isinstance(message, m.Notice)]
+        lines = [line for one in told for line in one.progress[0].lines]
+        assert sum(len(line.text) for line in lines) < 9 << 20
+        assert lines[-2].text.startswith(f"{29 - len(lines[:-2])} lines before this one were dropped")
+
     def test_memory_for_them_has_a_bound(self):
         kept = LastLines(most_bytes=100_000)
         for task in range(100):

@@ -10,7 +10,7 @@ from taskmesh.core.ids import SEQ_MASK
 from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.hub.machine.figures.errors import Errors
 from taskmesh.hub.machine.figures.functions import Functions
-from taskmesh.messages.runs import Failed, LogLine, Progress
+from taskmesh.messages.runs import WARNING, Failed, LogLine, Progress
 
 CRASHES = frozenset({"crash", "oom"})
 """Kinds after which the slot is gone: they are counted against `hub.crash_limit`."""
@@ -32,6 +32,8 @@ LINES_KEPT = 1_000
 """Lines that are kept of one task."""
 LOG_BYTES = 32 << 20
 """Bytes that are kept of what all tasks have logged."""
+CLIENT_BYTES = 8 << 20
+"""Bytes of lines a second that one client is sent: what it does not read waits in the hub's memory."""
 
 
 class RecentEnds:
@@ -83,6 +85,9 @@ class LastLines:
         self.by_task: OrderedDict[int, tuple[str, deque[tuple[int, int, str, LogLine]]]] = OrderedDict()
         self._most_bytes = most_bytes
         self._size = 0
+        self._second = 0.0
+        self._sent: dict[int, int] = {}
+        self._left_out: dict[int, int] = {}
 
     def add(self, task: int, news: Progress, user: str) -> None:
         """Keep lines of a task; those go first whose task has logged nothing for longest."""
@@ -98,6 +103,29 @@ class LastLines:
         while self._size > self._most_bytes:
             _, gone = self.by_task.popitem(last=False)[1]
             self._size -= sum(_size(line) for *_, line in gone)
+
+    def to_client(self, client: int, news: Progress, now: float, wall: float, *, silent: bool) -> None:
+        """Leave out lines that a client may not be sent; the next that it is sent says how many those were.
+
+        Args:
+            client: the client.
+            news: of one of its tasks.
+            now: the time.
+            wall: the time on the wall.
+            silent: nothing has been heard of it for some beats.
+        """
+        if now - self._second >= 1.0:
+            self._second = now
+            self._sent.clear()
+        sent = self._sent[client] = self._sent.get(client, 0) + sum(map(_size, news.lines))
+        if silent or sent > CLIENT_BYTES:
+            self._left_out[client] = self._left_out.pop(client, 0) + len(news.lines)
+            if len(self._left_out) > RECENT:
+                del self._left_out[next(iter(self._left_out))]
+            news.lines = []
+        elif (count := self._left_out.pop(client, 0)) and news.lines:
+            text = f"{count:,} lines before this one were dropped: this program did not read them in time"
+            news.lines = [LogLine(wall, WARNING, __name__, text), *news.lines]
 
 
 def _size(line: LogLine) -> int:
