@@ -31,8 +31,6 @@ CLOSING = 5.0
 """Seconds that closing a sink waits for the hub's word on the last acknowledgements."""
 REMEMBERED = 100_000
 """Outcomes acknowledged last that are not given out again should a new link bring them once more."""
-UNNUMBERED = 0
-"""The number of an outcome that the hub has taken back from this consumer, and perhaps given to another."""
 _CREDIT = Setting(PositiveSize)
 
 
@@ -97,12 +95,12 @@ class Sink:
         self._is_plain = client.result_codec == SAFE
         self._port: SubmitPort | None = None
         self._changed = threading.Condition()
-        self._here: deque[tuple[int, SinkOutcome]] = deque()
+        self._here: deque[SinkOutcome] = deque()
         self._clock: Callable[[], float] = monotonic
         self._until = 0.0
         self._generation = 0
-        self._numbers: dict[tuple[int, int], int] = {}  # of what was given out and is not acknowledged
-        self._acked: list[int] = []
+        self._in_hand: set[tuple[int, int]] = set()  # what was given out and is not acknowledged
+        self._acked: list[tuple[int, int]] = []
         self._recent: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._closed = False
         self._over = threading.Event()
@@ -171,8 +169,8 @@ class Sink:
                 if left is not None and left <= 0:
                     raise TimeoutError(f"no outcome has come to sink {self.name!r} within {timeout:g} s")
                 self._changed.wait(left)
-            number, outcome = self._here.popleft()
-            self._numbers[outcome.task] = number
+            outcome = self._here.popleft()
+            self._in_hand.add(outcome.task)
             return outcome
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -216,15 +214,13 @@ class Sink:
         Harmless when called again, and when the outcome has gone to another consumer meanwhile.
         """
         with self._changed:
-            number = self._numbers.pop(outcome.task, None)
-            if number is None:
+            if outcome.task not in self._in_hand:
                 return
+            self._in_hand.remove(outcome.task)
             self._recent[outcome.task] = None
             if len(self._recent) > REMEMBERED:
                 self._recent.popitem(last=False)
-            if number == UNNUMBERED:
-                return  # should it come here again the hub hears of it
-            self._acked.append(number)
+            self._acked.append(outcome.task)
             first = len(self._acked) == 1
         if first and self._port is not None:
             self._port.sink_acked(self.name)
@@ -246,25 +242,19 @@ class Sink:
     def put(self, message: SinkDeliver) -> None:
         """Take a delivery in."""
         found = [
-            (message.firsts[run] + place, self._success(done.client, seq, payload, message.names[run], done))
-            for run, done in enumerate(message.done)
-            for place, (seq, payload) in enumerate(zip(done.seqs, done.payloads, strict=True))
+            self._success(done.client, seq, payload, name, done)
+            for done, name in zip(message.done, message.names, strict=True)
+            for seq, payload in zip(done.seqs, done.payloads, strict=True)
         ]
         found += [
-            (number, self._failure(failure, name))
-            for failure, name, number in zip(
-                message.failed, message.failed_names, message.failed_firsts, strict=True
-            )
+            self._failure(failure, name)
+            for failure, name in zip(message.failed, message.failed_names, strict=True)
         ]
-        again = []
         with self._changed:
-            for number, outcome in found:
-                if outcome.task in self._recent:
-                    again.append(number)
-                elif outcome.task in self._numbers:  # it is in the program's hands
-                    self._numbers[outcome.task] = number
-                elif not self._closed:
-                    self._here.append((number, outcome))
+            again = [outcome.task for outcome in found if outcome.task in self._recent]
+            for outcome in found:
+                if not (self._closed or outcome.task in self._recent or outcome.task in self._in_hand):
+                    self._here.append(outcome)
             first = again and not self._acked
             self._acked += again
             self._changed.notify_all()
@@ -277,16 +267,14 @@ class Sink:
             if generation != self._generation:
                 self._generation = generation
                 self._here.clear()
-                self._acked.clear()
-                self._numbers = dict.fromkeys(self._numbers, UNNUMBERED)  # the hub gives others out
             self._until = until
             self._changed.notify_all()
 
-    def take_acked(self) -> tuple[int, list[int]]:
-        """Return the generation and what was acknowledged since the last call."""
+    def take_acked(self) -> list[tuple[int, int]]:
+        """Return the tasks whose outcomes were acknowledged since the last call."""
         with self._changed:
             acked, self._acked = self._acked, []
-            return self._generation, acked
+            return acked
 
     def end(self) -> None:
         """The hub has heard of the end, or the port has ended."""

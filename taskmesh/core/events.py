@@ -258,11 +258,10 @@ class SinkOpened(msgspec.Struct):
 
 
 class SinkAcked(msgspec.Struct):
-    """The application is done with outcomes of a sink."""
+    """The application is done with outcomes of a sink, by their tasks' clients and counters."""
 
     name: str
-    generation: int
-    numbers: list[int]
+    tasks: list[tuple[int, int]]
 
 
 class SinkClosed(msgspec.Struct):

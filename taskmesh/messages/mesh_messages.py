@@ -176,7 +176,7 @@ class SinkReport(msgspec.Struct, tag=12):
         number: counts its reports of a generation; 0 of one that says only that it lives.
         received: every delivery up to this number has arrived.
         credit: bytes of outcomes that it holds unacknowledged at most.
-        acked: outcomes that are done with, by number: from the first to before the second.
+        acked: outcomes that are done with, by their tasks' clients and counters.
         closed: it takes no more.
         sent: the client's time, which the answer has as `echo`.
     """
@@ -186,7 +186,7 @@ class SinkReport(msgspec.Struct, tag=12):
     number: Counter
     received: Counter
     credit: Counter
-    acked: list[tuple[Counter, Counter]] = []
+    acked: list[tuple[int, Counter]] = []
     closed: bool = False
     sent: Number = 0
 
@@ -284,7 +284,7 @@ class ClientRefused(msgspec.Struct, tag=27):
 
 
 class SinkDeliver(msgspec.Struct, tag=29):
-    """Outcomes for a consumer of a sink; each has a number, by which it is acknowledged.
+    """Outcomes for a consumer of a sink.
 
     Attributes:
         sink: the sink's name.
@@ -292,10 +292,8 @@ class SinkDeliver(msgspec.Struct, tag=29):
         number: counts its deliveries.
         done: successes.
         names: of their task functions, one for each run.
-        firsts: the number of the first task of each run.
         failed: bad ends.
         failed_names: of their task functions.
-        failed_firsts: their numbers.
         reports: every report up to this number has arrived.
     """
 
@@ -304,10 +302,8 @@ class SinkDeliver(msgspec.Struct, tag=29):
     number: Counter
     done: list[DoneRun] = []
     names: list[Name] = []
-    firsts: list[Counter] = []
     failed: list[Failed] = []
     failed_names: list[Name] = []
-    failed_firsts: list[Counter] = []
     reports: Counter = 0
 
 

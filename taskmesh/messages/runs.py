@@ -7,10 +7,12 @@ large; no machine ever looks inside one. Decoders refuse what exceeds the bounds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 # --- bounds of fields -----------------------------------------------------------------------------------
 
@@ -269,6 +271,12 @@ class DoneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     payloads: list[Payload]
     elapsed: Number
     returns: int = 0
+
+    def part(self, places: Sequence[int]) -> DoneRun:
+        """Return the outcomes at some places."""
+        seqs, payloads = [self.seqs[place] for place in places], [self.payloads[place] for place in places]
+        elapsed = self.elapsed * len(places) / len(self.seqs)
+        return replace(self, seqs=seqs, payloads=payloads, elapsed=elapsed)
 
 
 class Failed(msgspec.Struct, array_like=True, gc=False):

@@ -73,11 +73,6 @@ def _of_task(kind: bytes, client: int, seq: int) -> bytes:
     return kind + struct.pack(">QQ", client, seq)
 
 
-def _singly(run: DoneRun) -> list[DoneRun]:
-    pairs = zip(run.seqs, run.payloads, strict=True)
-    return [msgspec.structs.replace(run, seqs=[seq], payloads=[payload]) for seq, payload in pairs]
-
-
 def _with_pickle(changed: Callable[[Any], Any], failure: Failed) -> Failed:
     """Return a failure whose pickled exception is signed or verified; without it if that has failed."""
     if not failure.pickled:
@@ -180,22 +175,16 @@ class PayloadSigner:
         return m.Deliver(message.epoch, message.number, kept, failed, message.accepted)
 
     def sink_deliver(self, message: m.SinkDeliver) -> m.SinkDeliver:
-        """Verify the outcomes of a sink, each of which keeps its number."""
+        """Verify the outcomes of a sink."""
         if self._signer is None:
             return message
-        copy = msgspec.structs.replace(message, done=[], names=[], firsts=[])
+        copy = msgspec.structs.replace(message, done=[], failed_names=message.failed_names[:])
         copy.failed = [self._verified_failure(failure) for failure in message.failed]
-        copy.failed_names, copy.failed_firsts = message.failed_names[:], message.failed_firsts[:]
-        for run, name, first in zip(message.done, message.names, message.firsts, strict=True):
+        for run, name in zip(message.done, message.names, strict=True):
             good, bad = self._verified_run(run, may_be_bare=False)
-            numbers = {seq: first + place for place, seq in enumerate(run.seqs)}
-            runs = [(good, first)] if not bad else [(each, numbers[each.seqs[0]]) for each in _singly(good)]
-            copy.done += [each for each, _ in runs]
-            copy.names += [name] * len(runs)
-            copy.firsts += [number for _, number in runs]
+            copy.done.append(good)
             copy.failed += bad
             copy.failed_names += [name] * len(bad)
-            copy.failed_firsts += [numbers[failure.seq] for failure in bad]
         return copy
 
     def answer(self, message: m.Answer) -> m.Answer:

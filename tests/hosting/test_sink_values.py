@@ -262,7 +262,7 @@ class TestSignatures:
     def delivered(self, signer: PayloadSigner, payload: bytes, seq: int = 3) -> tuple[list[bytes], list[str]]:
         """Return the payloads, and the kinds of failures, that a consumer gets."""
         run = DoneRun(1, 7, 1, "p", [seq], [payload], 0.0)
-        message = signer.sink_deliver(m.SinkDeliver(THERE, 1, 1, [run], [THERE], [1]))
+        message = signer.sink_deliver(m.SinkDeliver(THERE, 1, 1, [run], [THERE]))
         return [one for run in message.done for one in run.payloads], [one.kind for one in message.failed]
 
     def test_a_value_is_verified_by_its_consumer(self, ring: Ring):

@@ -127,4 +127,4 @@ class Consumer:
         """Tell the client what was acknowledged, when it comes to it."""
         intake = self._host.intakes.get(name)
         if intake is not None and self._host.up and self._host.life == self._life:
-            self._host.tell(SinkAcked(name, *intake.take_acked()))
+            self._host.tell(SinkAcked(name, intake.take_acked()))

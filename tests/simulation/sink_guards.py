@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from taskmesh.client.sink import Sink
 from taskmesh.hub.machine import collector, sink_values
 from taskmesh.hub.machine.books.journal import Journal
 from taskmesh.hub.machine.books.sinks import Consumer, SinkQueue, Sinks
@@ -41,18 +40,6 @@ def told_when_acknowledged(patch: Patch) -> None:
         return size
 
     patch.setattr(collector, "_pass_on", tell)
-
-
-def numbers_of_a_generation(patch: Patch) -> None:
-    """A program acknowledges by its number what it had before its consumer began anew."""
-    renew = Sink.renew
-
-    def keep(self: Sink, generation: int, until: float) -> None:
-        numbers = dict(self._numbers)
-        renew(self, generation, until)
-        self._numbers.update({task: number for task, number in numbers.items() if not self._numbers[task]})
-
-    patch.setattr(Sink, "renew", keep)
 
 
 def ends_in_sinks(patch: Patch) -> None:
@@ -95,7 +82,6 @@ def written_acknowledgements(patch: Patch) -> None:
 SINK_GUARDS: tuple[Callable[[Patch], None], ...] = (
     taken_back,
     told_when_acknowledged,
-    numbers_of_a_generation,
     ends_in_sinks,
     order_of_values,
     room_for_values,

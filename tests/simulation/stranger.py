@@ -93,7 +93,9 @@ class Stranger:
         spec = Spec(b"loot", "tick", kind=FIRING)
         self._say(m.Fulfil(1, plan.key or "promise-0", LOOT, 1000.0))
         for sink in SINKS:
-            self._say(m.SinkReport(sink, self._chance.randrange(1, 9), 1, 0, 1 << 30, [(0, 1 << 30)]))
+            self._say(
+                m.SinkReport(sink, self._chance.randrange(1, 9), 1, 0, 1 << 30, [(plan.client, plan.seq)])
+            )
         self._say(m.PutSchedule(2, Declaration("a", Timing(period=NEVER), spec, LOOT)))
         self._say(m.DropSchedule(3, "a"))
         for what in ("dead", "events", "status"):

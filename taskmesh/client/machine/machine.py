@@ -111,8 +111,8 @@ class ClientMachine:
             case ev.SinkOpened(name=name, credit=credit):
                 self._stir(now)
                 out += self._sinks.open(name, credit, now, linked=self.open)
-            case ev.SinkAcked(name=name, generation=generation, numbers=numbers):
-                out += self._sinks.acknowledge(name, generation, numbers, now, linked=self.open)
+            case ev.SinkAcked(name=name, tasks=tasks):
+                out += self._sinks.acknowledge(name, tasks, now, linked=self.open)
             case ev.SinkClosed(name=name):
                 out += self._sinks.close(name, now, linked=self.open)
             case _:

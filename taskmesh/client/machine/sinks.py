@@ -8,8 +8,6 @@ after a report, and one that has said nothing for longer asks first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from taskmesh.core.actions import ClientAction, Renew, Send, Tell
 from taskmesh.link.link import ReceiveWindow, SendWindow
 from taskmesh.messages.mesh_messages import SinkDeliver, SinkReport, SinkReportAck
@@ -129,13 +127,11 @@ class OpenSinks:
         return sink.begin(self._generation, now)
 
     def acknowledge(
-        self, name: str, generation: int, numbers: Sequence[int], now: float, *, linked: bool
+        self, name: str, tasks: list[tuple[int, int]], now: float, *, linked: bool
     ) -> list[ClientAction]:
-        """Acknowledge outcomes; those of an earlier generation have gone back to the hub."""
+        """Acknowledge outcomes; without a link they have gone back to the hub."""
         sink = self.by_name.get(name)
-        if sink is None or not linked or generation != sink.generation or not numbers:
-            return []
-        return sink.report(ranges_of(numbers), now)
+        return sink.report(tasks, now) if sink is not None and linked and tasks else []
 
     def close(self, name: str, now: float, *, linked: bool) -> list[ClientAction]:
         """Take no more; the hub gives to others what is not acknowledged."""
@@ -173,14 +169,3 @@ class OpenSinks:
 
     def on_time(self, now: float) -> list[ClientAction]:
         return [action for sink in self.by_name.values() for action in sink.due(now)]
-
-
-def ranges_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return numbers as ranges, each from the first to before the second."""
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number:
-            ranges[-1] = ranges[-1][0], number + 1
-        else:
-            ranges.append((number, number + 1))
-    return ranges

@@ -150,7 +150,7 @@ class SubmitPort:
 
     def sink_acked(self, name: str) -> None:
         """Have the loop look at what was acknowledged; nothing happens once the port has ended."""
-        self._shell.events.append(SinkAcked(name, 0, []))
+        self._shell.events.append(SinkAcked(name, []))
         self.wake()
 
     def close_sink(self, name: str) -> None:
@@ -160,7 +160,7 @@ class SubmitPort:
             if intake is not None:
                 intake.end()
             return
-        self._shell.events += (SinkAcked(name, 0, []), SinkClosed(name))
+        self._shell.events += (SinkAcked(name, []), SinkClosed(name))
         self.wake()
 
     def close(self, *, cancel: bool, timeout: float) -> None:

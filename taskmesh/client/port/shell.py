@@ -92,8 +92,8 @@ class SinkIntake(Protocol):
         """Give out what is here until then; if it is of an earlier generation, the hub has taken it back."""
         ...
 
-    def take_acked(self) -> tuple[int, list[int]]:
-        """Return the generation and what was acknowledged since the last call."""
+    def take_acked(self) -> list[tuple[int, int]]:
+        """Return the tasks whose outcomes were acknowledged since the last call."""
         ...
 
     def end(self) -> None:
@@ -290,7 +290,7 @@ class ClientShell(Shell[ClientMachine]):
             left -= 1
             if type(event) is SinkAcked:
                 intake = self.intakes.get(event.name)
-                event.generation, event.numbers = (0, []) if intake is None else intake.take_acked()
+                event.tasks = [] if intake is None else intake.take_acked()
             if type(event) is Requested and isinstance(event.message, m.CancelTasks):
                 left -= _gather(event.message, events, left)
             machine.take(event, now)

@@ -68,7 +68,7 @@ def on_done(hub: HubState, run: DoneRun, session: int) -> None:
     left = set(others)
     plain = [index for index in range(len(run.seqs)) if index not in left]
     if plain:
-        _pass_on(hub, _part(run, plain), entry or hub.specs.get(run.spec))
+        _pass_on(hub, run.part(plain), entry or hub.specs.get(run.spec))
     for index in others:
         _on_uncommon(hub, run, index, session)
 
@@ -97,7 +97,7 @@ def _on_uncommon(hub: HubState, run: DoneRun, index: int, session: int) -> None:
     """One success that is not the common case: unknown, terminal, late, or with several waiters."""
     task = run.client << SEQ_BITS | run.seqs[index]
     record = hub.ledger.tasks.get(task)
-    part = _part(run, [index])
+    part = run.part([index])
     if record is None:
         hub.diagnostics.duplicates += 1
         hub.unclaimed.reported(part)
@@ -240,19 +240,6 @@ def was_given(hub: HubState, record: TaskRecord, task: int, attempt: int, sessio
     if session == ANYBODY or is_current(record, task, session, attempt):
         return True
     return hub.known_pools.had_given(session, task, attempt)
-
-
-def _part(run: DoneRun, indexes: list[int]) -> DoneRun:
-    return DoneRun(
-        run.spec,
-        run.client,
-        run.attempt,
-        run.worker,
-        [run.seqs[index] for index in indexes],
-        [run.payloads[index] for index in indexes],
-        run.elapsed * len(indexes) / len(run.seqs),
-        run.returns,
-    )
 
 
 def give(hub: HubState, outcome: DoneRun | Failed, after: int = 0) -> int:

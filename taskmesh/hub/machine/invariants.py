@@ -253,7 +253,7 @@ def _check_sinks(sinks: Sinks) -> None:
             size = sum(size_at(each) for each in consumer.held.values())
             require(consumer.size == size, "a consumer's size is wrong", sink.name, consumer.size, size)
             held += size
-            ends.update(key for each in consumer.held.values() for key in keys_of(each.outcome, each.place))
+            ends.update(consumer.held.keys())
         waiting = [outcome for _, outcome in sink.waiting]
         size = held + sum(map(size_of_ended, waiting))
         require(sink.size == size, "a sink's size is wrong", sink.name, sink.size, size)

@@ -294,9 +294,9 @@ class TestNames:
 
         take(rig, 1, "s")
         seqs = rig.submit(1, 3, one=one)
-        for number in (2, 3, 4):
+        for number, seq in enumerate(seqs, 2):
             run_all(rig)
-            rig.tell(ev.FromClient(1, m.SinkReport("s", 1, number, number - 1, 1 << 20, [(1, number)])))
+            rig.tell(ev.FromClient(1, m.SinkReport("s", 1, number, number - 1, 1 << 20, [(1, seq)])))
         assert rig.outcomes(1) == dict.fromkeys(seqs, "done")
 
     def test_firings_are_their_user_s(self, both):

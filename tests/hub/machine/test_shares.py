@@ -125,7 +125,7 @@ def test_values_in_sinks_count_and_one_at_a_time_may_be_larger_than_its_share():
     assert [sink.name for sink in sinks.sinks.values()] == ["s0"], "others wait until it has been taken"
 
     rig.tell(ev.FromClient(ALICE, m.SinkReport("s0", 1, 1, 0, MOST)))
-    rig.tell(ev.FromClient(ALICE, m.SinkReport("s0", 1, 2, 1, MOST, acked=[(1, 2)])))
+    rig.tell(ev.FromClient(ALICE, m.SinkReport("s0", 1, 2, 1, MOST, acked=[(MALLORY, 1)])))
     assert sinks.filled == {"s1"}
     assert rig.hub.state.ledger.size == rig.hub.state.ledger.account(MALLORY).size
 

@@ -6,8 +6,6 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterator
 
-from msgspec.structs import replace
-
 from taskmesh.core.actions import SendClient
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.books.states import TaskRecord
@@ -203,10 +201,7 @@ class ClientSession:
         done = [run for runs, _ in kept for run in runs]
         failed = [failure for _, failures in kept for failure in failures]
         found: list[tuple[DoneRun | Failed, int]] = [
-            (replace(run, seqs=[seq], payloads=[run.payloads[index]]), seq)
-            for run in done
-            for index, seq in enumerate(run.seqs)
-            if seq in seqs
+            (run.part([index]), seq) for run in done for index, seq in enumerate(run.seqs) if seq in seqs
         ]
         return found + [(failure, failure.seq) for failure in failed if failure.seq in seqs]
 

@@ -297,8 +297,7 @@ class Journal(JournalChanges):
                 if isinstance(outcome, Failed):
                     self.outcomes[task] = JournalOutcome(None, outcome)
                 else:
-                    alone = replace(outcome, seqs=[seq], payloads=[outcome.payloads[index]])
-                    self.outcomes[task] = JournalOutcome(alone, None)
+                    self.outcomes[task] = JournalOutcome(outcome.part([index]), None)
             last = max(last, self.outcomes.pending(task))
         return last
 

@@ -6,14 +6,15 @@ silent, goes to others: at least once. Acknowledged is an outcome once; its task
 then, and submits the task again to a hub that has died before.
 
 Both directions of the link to a consumer are numbered and repeated (`link.link`): deliveries, and reports
-with acknowledgements. A consumer that comes over a new link begins anew with a higher generation.
+with acknowledgements, which name tasks: of those that a consumer does not hold they say nothing. A consumer
+that comes over a new link begins anew with a higher generation.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import groupby, islice
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -37,6 +38,10 @@ RESEND_AFTER = 2.0
 Ended: TypeAlias = "DoneRun | Failed"
 
 
+Task: TypeAlias = tuple[int, int]
+"""A task by client and counter."""
+
+
 class Unacknowledged(NamedTuple):
     """An outcome that a consumer has and has not acknowledged: the run, or failure, and its place there."""
 
@@ -54,14 +59,13 @@ class Consumer:
         credit: bytes that it holds unacknowledged, at most one outcome more.
         size: bytes that it holds.
         heard: the time of its last report.
-        held: what it has not acknowledged, by number.
+        held: what it has not acknowledged, by task, oldest first.
         deliveries: those that have not arrived.
         reports: numbers of its reports.
         unwritten: its reports of which the journal does not have all yet, with the numbers of its changes.
     """
 
     __slots__ = (
-        "_next",
         "client",
         "credit",
         "deliveries",
@@ -79,11 +83,10 @@ class Consumer:
         self.credit = 0
         self.size = 0
         self.heard = now
-        self.held: dict[int, Unacknowledged] = {}
+        self.held: dict[Task, Unacknowledged] = {}
         self.deliveries: SendWindow[SinkDeliver] = SendWindow()
         self.reports = ReceiveWindow(0)
         self.unwritten: deque[tuple[int, int]] = deque()
-        self._next = 1
 
     @property
     def taken(self) -> int:
@@ -91,32 +94,12 @@ class Consumer:
         return self.unwritten[0][0] - 1 if self.unwritten else self.reports.to
 
     def hold(self, name: str, outcome: Ended) -> int:
-        """Note that outcomes are on their way to it; return the number of the first."""
-        first = self._next
-        places = len(outcome.seqs) if isinstance(outcome, DoneRun) else 1
-        for place in range(places):
-            self.held[first + place] = Unacknowledged(name, outcome, place)
-        self._next += places
-        self.size += size_of_ended(outcome)
-        return first
-
-    def acknowledge(self, ranges: Iterable[tuple[int, int]]) -> list[Unacknowledged]:
-        """Take what it has acknowledged off its hands: numbers from the first to before the second.
-
-        Ranges are in order: of one that begins before the end of another only the rest counts.
-        """
-        taken: list[Unacknowledged] = []
-        held, start = self.held, 0
-        for begin, stop in ranges:
-            first, end = max(begin, start), min(stop, self._next)
-            start = max(start, end)
-            if end - first > len(held):
-                numbers: Iterable[int] = [number for number in held if first <= number < end]
-            else:
-                numbers = range(first, end)
-            taken += [held.pop(number) for number in numbers if number in held]
-        self.size -= sum(size_at(each) for each in taken)
-        return taken
+        """Note that outcomes are on their way to it; return their bytes."""
+        for place, task in enumerate(keys_of(outcome)):
+            self.held[task] = Unacknowledged(name, outcome, place)
+        size = size_of_ended(outcome)
+        self.size += size
+        return size
 
 
 class SinkQueue:
@@ -129,7 +112,7 @@ class SinkQueue:
         size: bytes of all that is not acknowledged.
         consumers: by client; the next one whose turn it is comes first.
         acknowledged: how many outcomes have been, for people.
-        given_up: what consumers have and nobody else is to get, by client and counter.
+        given_up: tasks whose outcomes consumers have and nobody else is to get.
     """
 
     __slots__ = ("acknowledged", "consumers", "count", "given_up", "name", "size", "waiting")
@@ -141,41 +124,44 @@ class SinkQueue:
         self.size = 0
         self.consumers: dict[int, Consumer] = {}
         self.acknowledged = 0
-        self.given_up: set[tuple[int, int]] = set()
+        self.given_up: set[Task] = set()
 
     def put(self, name: str, outcome: Ended) -> None:
         self.waiting.append((name, outcome))
         self.count += _count(outcome)
         self.size += size_of_ended(outcome)
 
+    def acknowledge(self, consumer: Consumer, tasks: Iterable[Task]) -> list[Ended]:
+        """Take those that a consumer holds off its hands, and return their outcomes."""
+        known = [task for task in dict.fromkeys(tasks) if task in consumer.held]
+        self.given_up.difference_update(known)
+        taken = [consumer.held.pop(task) for task in known]
+        size = sum(map(size_at, taken))
+        consumer.size -= size
+        self.size -= size
+        return [outcome for _, outcome in _joined(taken)]
+
     def take_back(self, consumer: Consumer) -> list[Ended]:
         """A consumer is gone: what it has not acknowledged comes first; return what was given up of that."""
         self.consumers.pop(consumer.client, None)
-        held, dropped = _parted(consumer.held.values(), self.given_up)
-        self.given_up.difference_update(map(_key, dropped))
-        self.size -= sum(map(size_at, dropped))
-        back = [(each[0].name, _part(each)) for each in _grouped(held)]
-        self.waiting.extendleft(reversed(back))
-        self.count += len(held)
-        return [_part(each) for each in _grouped(dropped)]
+        dropped = self.acknowledge(consumer, [task for task in consumer.held if task in self.given_up])
+        self.waiting.extendleft(reversed(_joined(consumer.held.values())))
+        self.count += len(consumer.held)
+        return dropped
 
-    def withdraw(self, keys: Collection[tuple[int, int]]) -> list[Ended]:
+    def withdraw(self, keys: Set[Task]) -> list[Ended]:
         """Take out outcomes that no consumer has; of the others note that they are given up."""
-        waiting, taken = self.waiting, []
-        self.waiting = deque()
-        for name, outcome in waiting:
-            places = [Unacknowledged(name, outcome, place) for place in range(_count(outcome))]
-            left, gone = _parted(places, keys)
-            if left:
-                self.waiting.append((name, _part(left)))
-            if gone:
-                taken.append(_part(gone))
-                self.count -= len(gone)
-                self.size -= sum(map(size_at, gone))
+        left: list[Unacknowledged] = []
+        gone: list[Unacknowledged] = []
+        for name, outcome in self.waiting:
+            for place, task in enumerate(keys_of(outcome)):
+                (gone if task in keys else left).append(Unacknowledged(name, outcome, place))
+        self.waiting = deque(_joined(left))
+        self.count = len(left)
+        self.size -= sum(map(size_at, gone))
         for consumer in self.consumers.values():
-            _, held = _parted(consumer.held.values(), keys)
-            self.given_up.update(map(_key, held))
-        return taken
+            self.given_up.update(consumer.held.keys() & keys)
+        return [outcome for _, outcome in _joined(gone)]
 
     def next_consumer(self) -> Consumer | None:
         """Return the consumer whose turn it is among those that have credit."""
@@ -196,17 +182,14 @@ class SinkQueue:
             if room <= 0:
                 break
             name, outcome = self._take(room, MOST_OUTCOMES - count)
-            first = consumer.hold(name, outcome)
-            size += size_of_ended(outcome)
+            size += consumer.hold(name, outcome)
             count += _count(outcome)
             if isinstance(outcome, DoneRun):
                 message.done.append(outcome)
                 message.names.append(name)
-                message.firsts.append(first)
             else:
                 message.failed.append(outcome)
                 message.failed_names.append(name)
-                message.failed_firsts.append(first)
         self.count -= count
         window.append(message, size, now, sent=True)
         return message
@@ -223,8 +206,8 @@ class SinkQueue:
                 break
             fits += 1
         if fits < len(outcome.seqs):
-            self.waiting.appendleft((name, _cut(outcome, fits, len(outcome.seqs))))
-        return name, _cut(outcome, 0, fits)
+            self.waiting.appendleft((name, outcome.part(range(fits, len(outcome.seqs)))))
+        return name, outcome.part(range(fits))
 
 
 class Sinks:
@@ -259,10 +242,11 @@ class Sinks:
     # --- outcomes -----------------------------------------------------------------------------------------
 
     def put(self, sink: str, name: str, outcome: Ended) -> None:
-        if self.room(sink) < size_of_ended(outcome) and self.takes_any(sink):
+        size = size_of_ended(outcome)
+        if self.room(sink) < size and self.takes_any(sink):
             self.large[user_of(sink)] = sink
         self._sink(sink).put(name, outcome)
-        self._weigh(outcome.client, size_of_ended(outcome))
+        self._weigh(outcome.client, size)
         self.ends.setdefault(outcome.client, {}).update(dict.fromkeys(_seqs(outcome), _bare(outcome)))
         self._changed(sink)
 
@@ -292,18 +276,15 @@ class Sinks:
         consumer.heard = now
         consumer.credit = report.credit
         consumer.deliveries.acknowledge(report.received, now)
-        acked: list[Unacknowledged] = []
+        acked: list[Ended] = []
         if report.number and consumer.reports.take(report.number):
-            acked = consumer.acknowledge(report.acked)
-            sink.acknowledged += len(acked)
-            sink.size -= sum(map(size_at, acked))
-            sink.given_up.difference_update(map(_key, acked))
+            acked = sink.acknowledge(consumer, report.acked)
+            sink.acknowledged += sum(map(_count, acked))
             if report.closed:  # the last one: all that it has acknowledged before is here
                 self._take_back(sink, consumer)
         self._changed(sink.name)
-        ended = [_part(each) for each in _grouped(acked)]
-        self._settle(ended)
-        return consumer, [_bare(each) for each in ended]
+        self._settle(acked)
+        return consumer, [_bare(each) for each in acked]
 
     def told(self, report: SinkReport, consumer: Consumer | None, after: int) -> SinkReportAck:
         """Return the answer to a report.
@@ -386,8 +367,8 @@ class Sinks:
             for name in names:
                 yield self.sinks[name], self.sinks[name].consumers[client]
 
-    def withdraw(self, name: str, keys: Collection[tuple[int, int]]) -> None:
-        """Tasks are given up, by client and counter: no consumer gets their outcomes any more."""
+    def withdraw(self, name: str, keys: Set[Task]) -> None:
+        """Tasks are given up: no consumer gets their outcomes any more."""
         sink = self.sinks.get(name)
         if sink is not None:
             self._settle(sink.withdraw(keys))
@@ -473,32 +454,13 @@ def _seqs(outcome: Ended) -> list[int]:
     return outcome.seqs if isinstance(outcome, DoneRun) else [outcome.seq]
 
 
-def _key(held: Unacknowledged) -> tuple[int, int]:
-    outcome = held.outcome
-    return outcome.client, outcome.seqs[held.place] if isinstance(outcome, DoneRun) else outcome.seq
-
-
-def _parted(
-    outcomes: Iterable[Unacknowledged], keys: Collection[tuple[int, int]]
-) -> tuple[list[Unacknowledged], list[Unacknowledged]]:
-    """Part outcomes into others and those of some tasks."""
-    if not keys:
-        return list(outcomes), []
-    others: list[Unacknowledged] = []
-    chosen: list[Unacknowledged] = []
-    for each in outcomes:
-        (chosen if _key(each) in keys else others).append(each)
-    return others, chosen
-
-
 def _count(outcome: Ended) -> int:
     return len(outcome.seqs) if isinstance(outcome, DoneRun) else 1
 
 
-def keys_of(outcome: Ended, place: int | None = None) -> list[tuple[int, int]]:
-    """Return the tasks of an outcome, or the one at a place, by client and counter."""
-    seqs = _seqs(outcome)
-    return [(outcome.client, seq) for seq in (seqs if place is None else seqs[place : place + 1])]
+def keys_of(outcome: Ended) -> list[Task]:
+    """Return the tasks of an outcome."""
+    return [(outcome.client, seq) for seq in _seqs(outcome)]
 
 
 def size_of_ended(outcome: Ended) -> int:
@@ -514,33 +476,15 @@ def size_at(held: Unacknowledged) -> int:
     )
 
 
-def _grouped(held: Iterable[Unacknowledged]) -> list[list[Unacknowledged]]:
-    """Group outcomes that follow each other by their runs."""
-    groups: list[list[Unacknowledged]] = []
-    for each in held:
-        if groups and groups[-1][0].outcome is each.outcome:
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-    return groups
-
-
-def _part(group: list[Unacknowledged]) -> Ended:
-    outcome = group[0].outcome
-    if isinstance(outcome, Failed) or len(group) == len(outcome.seqs):
-        return outcome
-    places = [each.place for each in group]
-    return replace(
-        outcome,
-        seqs=[outcome.seqs[place] for place in places],
-        payloads=[outcome.payloads[place] for place in places],
-        elapsed=outcome.elapsed * len(places) / len(outcome.seqs),
-    )
-
-
-def _cut(run: DoneRun, first: int, end: int) -> DoneRun:
-    seqs, payloads = run.seqs[first:end], run.payloads[first:end]
-    return replace(run, seqs=seqs, payloads=payloads, elapsed=run.elapsed * len(seqs) / len(run.seqs))
+def _joined(held: Iterable[Unacknowledged]) -> list[tuple[str, Ended]]:
+    """Join outcomes of one run that follow each other, with their tasks' names."""
+    joined: list[tuple[str, Ended]] = []
+    for _, group in groupby(held, lambda each: id(each.outcome)):
+        (name, outcome, place), *others = group
+        if isinstance(outcome, DoneRun) and len(others) + 1 < len(outcome.seqs):
+            outcome = outcome.part([place, *[each.place for each in others]])
+        joined.append((name, outcome))
+    return joined
 
 
 def _bare(outcome: Ended) -> Ended:
