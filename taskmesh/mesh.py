@@ -28,7 +28,7 @@ from taskmesh.hosting.transport import open_port, with_middleware
 from taskmesh.messages.runs import LONGEST_NAME
 from taskmesh.messages.schedules import Declaration
 from taskmesh.middleware import checked_middleware
-from taskmesh.schedule import Schedule
+from taskmesh.schedule import Schedule, schedule_of
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.system.clock import monotonic
 
@@ -344,7 +344,7 @@ class Mesh(Submitter):
             TaskMeshError: the hub refuses, and says why.
             HubUnreachable: the hub does not answer.
         """
-        from taskmesh.client.scheduled_functions import check_options, firing_spec, schedule_of
+        from taskmesh.client.scheduled_functions import check_options, firing_spec
 
         if not isinstance(name, str) or not is_name(name) or not name:
             raise ConfigError(

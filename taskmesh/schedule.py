@@ -85,15 +85,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def read_schedule(value: object) -> Schedule | None:
+def schedule_of(when: object) -> Schedule:
     """Return a schedule for what a user writes: a period, a cron line, or the schedule itself.
 
     Raises:
         ConfigError: it is nothing of these.
     """
-    if value is None or isinstance(value, Schedule):
-        return value
-    return Schedule(cast(Any, value))
+    return when if isinstance(when, Schedule) else Schedule(cast(Any, when))
 
 
 # --- what modules declare ----------------------------------------------------------------------------

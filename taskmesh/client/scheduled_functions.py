@@ -13,7 +13,7 @@ from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.messages.runs import FIRING, LONGEST_NAME, Spec
 from taskmesh.messages.schedules import Declaration
-from taskmesh.schedule import Schedule, read_schedule, register
+from taskmesh.schedule import register, schedule_of
 from taskmesh.serialize.code import FunctionCodec
 from taskmesh.serialize.payload import dumps_call
 
@@ -70,18 +70,6 @@ class ScheduledTask:
         by = self._options.by
         part = "" if by is None else str(by())
         return Declaration(self.name, self.schedule.timing, spec, payload, part, in_code=True)
-
-
-def schedule_of(when: object) -> Schedule:
-    """Return the schedule that a user has written.
-
-    Raises:
-        ConfigError: it is no schedule.
-    """
-    found = read_schedule(when)
-    if found is None:
-        raise ConfigError("a schedule is a number of seconds, a cron line or a Schedule, not None")
-    return found
 
 
 def check_options(options: TaskOptions, name: str) -> None:

@@ -21,11 +21,9 @@ from taskmesh.messages.runs import UNKNOWN, DoneRun, Failed, Run
 
 
 def enter(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) -> None:
-    """Enter an attachment; the id of the other task is its key."""
+    """Enter an attachment that was not here before; the id of the other task is its key."""
     seq = run.seqs[0]
     task, target = ids.task_id(client, seq), _target(run.key)
-    if task in hub.ledger.tasks or seq in hub.ledger.account(client).finished:
-        return
     kept = _kept(hub, client, target, now)
     record = _found(hub, client, target)
     if record is not None:

@@ -129,24 +129,15 @@ def _on_tick(hub: HubState, schedule: ScheduleRecord) -> None:
 def _missed(hub: HubState, schedule: ScheduleRecord, since: float, count: int) -> None:
     schedule.counts["missed"] += count
     least = "at least " if schedule.declaration.timing.cron and count >= MOST_COUNTED - 1 else ""
-    fields: dict[str, object] = {
-        "schedule": schedule.name,
-        "count": count,
-        "first": text_of_tick(schedule.ticks.after(since)),
-        "last": text_of_tick(schedule.cursor),
-        "text": f"{least}{count} firings of {schedule.name} were missed and are not made up for",
-    }
-    hub.log("schedule.missed", fields)
+    text = f"{least}{count} firings of {schedule.name} were missed and are not made up for"
+    first, last = text_of_tick(schedule.ticks.after(since)), text_of_tick(schedule.cursor)
+    _log(hub, "schedule.missed", schedule.name, text, count=count, first=first, last=last)
 
 
 def _skipped(hub: HubState, schedule: ScheduleRecord, why: str) -> None:
     schedule.counts["skipped"] += 1
-    fields: dict[str, object] = {
-        "schedule": schedule.name,
-        "tick": text_of_tick(schedule.cursor),
-        "text": f"{schedule.name} did not fire: {why}",
-    }
-    hub.log("schedule.skipped", fields)
+    text = f"{schedule.name} did not fire: {why}"
+    _log(hub, "schedule.skipped", schedule.name, text, tick=text_of_tick(schedule.cursor))
 
 
 def _submit(hub: HubState, schedule: ScheduleRecord, tick: float, mark: str = "") -> TaskRecord | None:
@@ -218,8 +209,7 @@ def restored(hub: HubState) -> None:
         try:
             schedule = _add(hub, entry.declaration, entry.user)
         except BadTiming as error:
-            text = f"the schedule {name} of the journal is not kept: {error}"
-            hub.log("schedule.refused", {"schedule": name, "text": text})
+            _log(hub, "schedule.refused", name, f"the schedule {name} of the journal is not kept: {error}")
             continue
         schedule.restore(entry, hub.schedules.cursors.get(name))
         _plan(hub, schedule)
@@ -247,11 +237,7 @@ def declare(hub: HubState, declaration: Declaration, user: str = "") -> str:
     """
     reason = _refusal(hub, declaration, user)
     if reason:
-        fields: dict[str, object] = {
-            "schedule": declaration.name,
-            "text": f"schedule {declaration.name} is not kept: {reason}",
-        }
-        hub.log("schedule.refused", fields)
+        _log(hub, "schedule.refused", declaration.name, f"schedule {declaration.name} is not kept: {reason}")
         return reason
     known = hub.schedules.records.get(declaration.name)
     if known is None:
@@ -321,13 +307,8 @@ def _change(hub: HubState, known: ScheduleRecord, declaration: Declaration, user
     if declaration.timing != before.timing:
         known.ticks = Ticks(declaration.timing)
         _plan(hub, known)
-    fields: dict[str, object] = {
-        "schedule": known.name,
-        "when": when_of(declaration),
-        "before": when_of(before),
-        "text": f"{known.name} has another definition",
-    }
-    hub.log("schedule.changed", fields)
+    text = f"{known.name} has another definition"
+    _log(hub, "schedule.changed", known.name, text, when=when_of(declaration), before=when_of(before))
 
 
 def remove(hub: HubState, name: str, reason: str) -> bool:
@@ -337,7 +318,7 @@ def remove(hub: HubState, name: str, reason: str) -> bool:
         return False
     hub.schedules.count_out(schedule)
     hub.schedules.drop(name)
-    hub.log("schedule.removed", {"schedule": name, "text": f"{name} was removed: {reason}"})
+    _log(hub, "schedule.removed", name, f"{name} was removed: {reason}")
     return True
 
 
@@ -345,6 +326,10 @@ def on_revoked(hub: HubState, users: frozenset[str]) -> None:
     """Forget the schedules of users whose keys are not let in any more."""
     for name in [name for name, schedule in hub.schedules.records.items() if schedule.user in users]:
         remove(hub, name, "the key of its owner was revoked")
+
+
+def _log(hub: HubState, event: str, name: str, text: str, **more: object) -> None:
+    hub.log(event, {"schedule": name, **more, "text": text})
 
 
 # --- operators --------------------------------------------------------------------------------------------

@@ -459,10 +459,10 @@ def _attach(hub: HubState, client: int, run: Run, now: float) -> Run:
         return run
     entry, seq = hub.specs[run.spec], run.seqs[0]
     task = client << SEQ_BITS | seq
-    if entry.is_attachment:
-        attachments.enter(hub, client, run, entry, now)
-    elif task in hub.ledger.tasks or seq in hub.ledger.account(client).finished:
+    if task in hub.ledger.tasks or seq in hub.ledger.account(client).finished:
         pass  # it was here before
+    elif entry.is_attachment:
+        attachments.enter(hub, client, run, entry, now)
     elif not _answer(hub, client, run, entry, now):
         first = hub.ledger.by_key(entry.spec.name, hub.owned(client, run.key))
         if first is None or entry.spec.shared != "all":
