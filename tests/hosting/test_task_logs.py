@@ -93,15 +93,17 @@ def test_failed_and_killed_tasks_have_told_what_they_had_logged(mesh, caplog):
 
 def test_a_flood_is_cut_and_the_cut_is_counted(mesh, caplog):
     count, other = 20_000, mesh.submit(talkers.says)
+    began = time.monotonic()
     future = mesh.submit(talkers.numbers, count)
     assert future.result(WAIT_S) == count
+    seconds = time.monotonic() - began
     other.result(WAIT_S)
 
     lines = [record for record in caplog.records if record.name == NAME]
     cuts = [record.getMessage() for record in caplog.records if record.name == task_log.__name__]
     dropped = sum(int(cut.partition(" ")[0].replace(",", "")) for cut in cuts)
     assert len(lines) + dropped == count
-    assert dropped >= count - 3 * task_log.LINES_A_SECOND
+    assert dropped >= count - (seconds + 1) * task_log.LINES_A_SECOND
     assert [record.getMessage() for record in lines] == [
         f"line {number}" for number in sorted(int(record.getMessage().split()[1]) for record in lines)
     ]
@@ -109,11 +111,13 @@ def test_a_flood_is_cut_and_the_cut_is_counted(mesh, caplog):
 
 
 def test_large_lines_count_by_their_bytes(local, caplog):
+    began = time.monotonic()
     local.submit(talkers.numbers, 200, 10_000).result(WAIT_S)
+    seconds = time.monotonic() - began
 
     sent = sum(len(record.getMessage()) for record in caplog.records if record.name == NAME)
-    assert 0 < sent <= 3 * task_log.BYTES_A_SECOND
-    assert any("were dropped" in record.getMessage() for record in caplog.records)
+    assert 0 < sent <= (seconds + 1) * task_log.BYTES_A_SECOND
+    assert sent >= 200 * 10_000 or any("were dropped" in record.getMessage() for record in caplog.records)
 
 
 def test_prints_come_with_a_prefix_when_asked(mesh, capfd):
