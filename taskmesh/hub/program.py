@@ -86,7 +86,7 @@ def run_hub(
             if pool is not None and not parent:
                 pool.drain()
                 stop.turn_until(lambda: pool.has_left)
-            if private:
+            if parent:
                 drain_parent_messages(loop, hub.machine)
         finally:
             report_tasks_left(hub.machine, record, parent)

@@ -287,6 +287,8 @@ class ClientMachine:
         if deliver.epoch != self.epoch:
             self._lost(now, out)
             return
+        if deliver.accepted:
+            self._on_accepted(deliver.accepted, now, out)
         new = self._deliveries.take(deliver.number)
         if self.config.credit:
             self._deliveries.owe(size_of_outcomes(deliver.done, deliver.failed), now, at_once=not new)
@@ -298,8 +300,6 @@ class ClientMachine:
             if self._unstarted:
                 self._unstarted.difference_update(*[run.seqs for run in deliver.done])
                 self._unstarted.difference_update([failure.seq for failure in deliver.failed])
-        if deliver.accepted:
-            self._on_accepted(deliver.accepted, now, out)
 
     def _acknowledge(self, now: float, out: list[ClientAction]) -> None:
         """Acknowledge deliveries when that is due, or ahead of what is sent anyway unless that does so."""

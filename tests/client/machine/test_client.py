@@ -4,6 +4,7 @@ import pytest
 
 from taskmesh.client.machine.submission import MAX_SUBMIT
 from taskmesh.core import events as ev
+from taskmesh.core.actions import Accept, Resolve
 from taskmesh.core.events import Queued, Requested
 from taskmesh.hub.machine import cancellations
 from taskmesh.messages import mesh_messages as m
@@ -48,6 +49,18 @@ class TestOpening:
 
         assert client.told == [m.ClientRefused("too old")]
         assert len(client.of(m.ClientHello)) == 1
+
+
+class TestAcceptance:
+    def test_what_comes_with_outcomes_is_accepted_before_they_are_there(self, session):
+        """A future has `accepted` when its `result()` is had."""
+        session.submit(1)
+        deliver = delivery(1, 1)
+        deliver.accepted = 1
+        session.machine.take(ev.FromHubToClient(deliver), session.now)
+
+        actions = [type(action) for action in session.machine.act(session.now)]
+        assert actions.index(Accept) < actions.index(Resolve)
 
 
 class TestSubmitting:
