@@ -114,6 +114,20 @@ class TaskLog(logging.Handler):
             self._printed = ()
 
 
+@contextmanager
+def collected_elsewhere() -> Iterator[None]:
+    """Within the block, records of tasks are left to other handlers of the root logger."""
+    root = logging.getLogger()
+    ours = [handler for handler in root.handlers if isinstance(handler, TaskLog)]
+    for handler in ours:
+        root.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in ours:
+            root.addHandler(handler)
+
+
 def _in_utf8(text: str) -> str:
     """Return a text as it can travel: lone surrogates are escaped."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

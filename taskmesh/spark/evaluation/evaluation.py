@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from taskmesh.errors import ConfigError, FunctionUnavailable
 from taskmesh.pool.slots.coroutines import runnable
+from taskmesh.pool.slots.task_log import collected_elsewhere
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.payload import loads
 from taskmesh.shm.files import Buffer
@@ -89,12 +90,12 @@ class Logs:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Collect in PySpark's way, if Spark wants it."""
+        """Collect in PySpark's way, if Spark wants it; then nobody else gets them."""
         if LOGGED not in os.environ:
             yield
             return
         worker_io = importlib.import_module("pyspark.logger.worker_io")
-        with contextlib.redirect_stdout(self._out), worker_io.capture_outputs():
+        with collected_elsewhere(), contextlib.redirect_stdout(self._out), worker_io.capture_outputs():
             yield
 
 
