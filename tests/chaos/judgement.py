@@ -118,7 +118,7 @@ def _wrong_endings(account: Account, record: Record) -> list[str]:
 
 
 def _guilt(account: Account, index: int, record: Record) -> int:
-    """How many deaths of slots may be charged to a task: those it was started in, and its own deeds.
+    """Return the number of deaths of slots that may be charged to a task, its own deeds among them.
 
     One more may have been struck between its ticket and the first line of its function, which writes the
     start: 30 minutes of faults on a busy machine had two such, each within 0.2 s of the kill.

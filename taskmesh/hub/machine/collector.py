@@ -20,13 +20,13 @@ from taskmesh.hub.machine.books.failures import (
     POOLS_DIED,
     REFUSALS,
     RETRIED,
-    TOLD_TEXT,
     in_words,
     jitter_of,
     shown,
 )
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.hub.machine.figures.errors import TOLD_TEXT
 from taskmesh.hub.machine.state import HubState
 from taskmesh.link.link import size_of
 from taskmesh.messages.runs import FIRING, DoneRun, Failed, Held
@@ -156,8 +156,8 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
         _tell(hub, record, told, task, after)
     if isinstance(told, Failed):
         record.spec.figures.over(told.kind)
-    if isinstance(told, Failed) and told.kind != "cancelled":
-        hub.diagnostics.recent.remember(record, told, waiting, _user_of(hub, record.id))
+        if told.kind != "cancelled":
+            hub.diagnostics.recent.remember(record, told, waiting, _user_of(hub, record.id))
 
 
 def close(

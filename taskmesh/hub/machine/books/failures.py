@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from taskmesh.core.actions import LogEvent
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.hub.machine.books.states import TaskRecord
-from taskmesh.hub.machine.figures.errors import Errors
+from taskmesh.hub.machine.figures.errors import TOLD_TEXT, TOLD_TRACE, Errors
 from taskmesh.hub.machine.figures.functions import Functions
 from taskmesh.messages.runs import WARNING, Failed, LogLine, Progress
 
@@ -23,8 +23,6 @@ POOLS_DIED = (
     "a pool has, and the kernel then kills the whole pool. Give workers more memory, or raise "
     "hub.pool_loss_limit"
 )
-TOLD_TEXT, TOLD_TRACE = 500, 4_000
-"""Characters of a failure's text and traceback that are shown."""
 RECENT = 1_000
 """Bad ends that are kept for whoever asks why a task failed."""
 EVENTS_KEPT = 1000

@@ -11,9 +11,8 @@ from taskmesh.messages.runs import Failed
 
 MOST_GROUPS: Final = 200
 SAMPLES: Final = 3
-TEXT: Final = 500
-TRACE: Final = 4_000
-"""Characters of a sample's text and traceback."""
+TOLD_TEXT, TOLD_TRACE = 500, 4_000
+"""Characters of a failure's text and traceback that are shown."""
 _FRAME: Final = re.compile(r'^  File "([^"]*)", line (\d+), in (\S+)', re.MULTILINE)
 
 
@@ -86,14 +85,14 @@ class Errors:
         self.groups.move_to_end(key)
         group.count += 1
         group.last = wall
-        attempt, text = failure.attempt - failure.returns, failure.text[:TEXT]
-        sample = Sample(task, user, attempt, failure.worker, text, failure.traceback[-TRACE:])
+        attempt, text = failure.attempt - failure.returns, failure.text[:TOLD_TEXT]
+        sample = Sample(task, user, attempt, failure.worker, text, failure.traceback[-TOLD_TRACE:])
         group.samples = [*group.samples[1 - SAMPLES :], sample]
 
 
 def place_of(traceback: str) -> str:
     """Return file, line and function of a traceback's innermost frame; empty if it has none."""
-    frames = _FRAME.findall(traceback[-TRACE:])
+    frames = _FRAME.findall(traceback[-TOLD_TRACE:])
     if not frames:
         return ""
     path, line, function = frames[-1]
