@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskmesh.cli.command import EVERYTHING, FAILED, Reach, TaskId, hub_command, known_id
-from taskmesh.cli.output import Output, printable
+from taskmesh.cli.output import Output, printable, time_of_day
 from taskmesh.cli.submission import moment_of
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
@@ -76,7 +75,7 @@ def show_all(reach: Reach, out: Output, *, choice: Choice, limit: Most = 100) ->
     """List dead letters, the newest first."""
     rows = choice.rows(reach.query)[:limit]
     for row in rows:
-        row["ended"] = _time(row["ended"])
+        row["ended"] = time_of_day(row["ended"])
     out.rows(rows, COLUMNS, "no dead letters")
 
 
@@ -86,7 +85,7 @@ def show(reach: Reach, out: Output, task_id: TaskId) -> None:
     found = reach.query("dead-letter", task_id)
     what = ": ".join(filter(None, (found["type"] or found["kind"], found["text"])))
     lines = [
-        f"{found['name']} {found['task_id']}: {found['state']} at {_time(found['ended'])}",
+        f"{found['name']} {found['task_id']}: {found['state']} at {time_of_day(found['ended'])}",
         f"attempt {found['attempts']} on {found['worker'] or '?'}: {what}",
         *(f"  {line}" for line in found["traceback"].splitlines()),
     ]
@@ -168,10 +167,6 @@ def purge(reach: Reach, out: Output, ids: Ids = None, *, choice: Choice, every: 
     with reach.session() as hub:
         told = [hub.command("dead-purge", task_id, reach.timeout) for task_id in chosen]
     out.value({"purged": len(told)}, f"{len(told)} dead letters are forgotten")
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 COMMANDS = {"list": show_all, "show": show, "replay": replay, "purge": purge}

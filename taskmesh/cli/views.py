@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from time import time
 from typing import Annotated, Any
 
@@ -65,18 +66,35 @@ def events(
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Begin with so many.")] = 100,
 ) -> None:
     """Show what has happened lately: pools that came and went, failures, refusals, schedules."""
+    before = 0
+    for event in numbered(reach, "events", "", limit, follow=follow):
+        if before and event["number"] > before + 1:
+            out.text(f"{event['number'] - before - 1} events missed")
+        before = event["number"]
+        out.value(event, event_line)
+
+
+def numbered(reach: Reach, what: str, about: str, limit: int, *, follow: bool) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a view that numbers them; to follow it, also those that come, while any may come.
+
+    Args:
+        reach: the hub.
+        what: the view.
+        about: its argument, before the number after which rows are wanted.
+        limit: begin with so many.
+        follow: go on.
+    """
     from threading import Event
 
     after, pause = 0, Event()
     with reach.session() as hub:
         while True:
-            found: Any = hub.query("events", str(after), limit, reach.timeout)
-            for event in found:
-                if after and event["number"] > after + 1:
-                    out.text(f"{event['number'] - after - 1} events missed")
-                after, limit = event["number"], EVERYTHING
-                out.value(event, event_line)
-            if not follow:
+            found: Any = hub.query(what, f"{about}{after}", limit, reach.timeout)
+            rows, more = (found, True) if isinstance(found, list) else (found["lines"], found["on_its_way"])
+            for row in rows:
+                after, limit = row["number"], EVERYTHING
+                yield row
+            if not (follow and more):
                 return
             pause.wait(AGAIN_S)
 
@@ -97,18 +115,8 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
 ) -> None:
     """Show what a task has logged: the last 1,000 lines, while the hub has them."""
-    from threading import Event
-
-    after, pause = 0, Event()
-    with reach.session() as hub:
-        while True:
-            found: Any = hub.query("logs", f"{task} {after}", MOST_LINES, reach.timeout)
-            for line in found["lines"]:
-                after = line["number"]
-                out.value({"task_id": task, **line}, log_line)
-            if not (follow and found["on_its_way"]):
-                return
-            pause.wait(AGAIN_S)
+    for line in numbered(reach, "logs", f"{task} ", MOST_LINES, follow=follow):
+        out.value({"task_id": task, **line}, log_line)
 
 
 def log_line(line: dict[str, Any]) -> str:
