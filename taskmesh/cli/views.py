@@ -136,10 +136,10 @@ def errors(
     out.value(reach.query("errors", wanted), error_groups)
 
 
-def error_groups(groups: list[dict[str, Any]]) -> str:
+def error_groups(found: dict[str, Any]) -> str:
     """Return groups of errors, for people."""
     lines = []
-    for group in groups:
+    for group in found["groups"]:
         what = ": ".join(filter(None, (group["kind"], group["type"])))
         at = f" at {group['place']}" if group["place"] else ""
         since = f"first {time_of_day(group['first'])}, last {time_of_day(group['last'])}"
@@ -148,6 +148,10 @@ def error_groups(groups: list[dict[str, Any]]) -> str:
             f"  {sample['task']} attempt {sample['attempt']} on {sample['worker']}: {sample['text']}"
             for sample in group["samples"]
         ]
+    if found["ungrouped"]:
+        lines.append(
+            f"{found['ungrouped']} failed attempts are left out: their groups had not grown for longest"
+        )
     return "\n".join(lines) or "no task has failed since this hub has started"
 
 

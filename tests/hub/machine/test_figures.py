@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from taskmesh.cli.views import error_groups
 from taskmesh.core.events import FromClient
 from taskmesh.hub.machine.figures.errors import MOST_GROUPS, Errors, place_of
 from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Functions, Histogram
@@ -35,7 +36,7 @@ def functions(rig: HubRig) -> dict[str, dict[str, object]]:
 
 
 def errors(rig: HubRig, wanted: str = "", user: str = "") -> list[dict[str, object]]:
-    return views.answer(rig.hub.state, m.Query(1, "errors", wanted, 100), rig.now, user).value
+    return views.answer(rig.hub.state, m.Query(1, "errors", wanted, 100), rig.now, user).value["groups"]
 
 
 class TestHistogram:
@@ -161,6 +162,17 @@ class TestErrors:
         assert found.ungrouped == 500
         group = next(reversed(found.groups.values()))
         assert (group.count, len(group.samples), len(group.samples[0].text)) == (5, 3, 500)
+
+    def test_whoever_asks_is_told_how_many_are_left_out(self, rig):
+        for number in range(MOST_GROUPS + 2):
+            (seq,) = rig.submit(1, one=spec("parse", max_retries=0))
+            rig.fail(rig.session(), (1, seq, 1), type_name=f"Error{number}")
+
+        found = views.answer(rig.hub.state, m.Query(1, "errors", "Error7", 100), rig.now, "").value
+        assert found["ungrouped"] == 2
+        told = error_groups(found).splitlines()
+        assert told[0].startswith("1 x parse: exception: Error7")
+        assert told[-1].startswith("2 failed attempts are left out: ")
 
     def test_the_place_is_the_innermost_frame(self):
         assert place_of(TRACE) == "job.py:12 in parse"

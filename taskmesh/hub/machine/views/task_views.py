@@ -147,8 +147,8 @@ def logs(hub: HubState, argument: str, limit: int, user: str) -> dict[str, Any]:
     return {"task_id": text, "on_its_way": record is not None, "lines": rows}
 
 
-def errors(hub: HubState, wanted: str, limit: int, user: str) -> list[dict[str, Any]]:
-    """Return groups of failed attempts, the one that has grown last first.
+def errors(hub: HubState, wanted: str, limit: int, user: str) -> dict[str, Any]:
+    """Return groups of failed attempts, the one that has grown last first, and the count of those in none.
 
     Args:
         hub: the hub.
@@ -161,7 +161,7 @@ def errors(hub: HubState, wanted: str, limit: int, user: str) -> list[dict[str, 
         for group in reversed(hub.diagnostics.errors.groups.values())
         if wanted in group.name or wanted in group.type_name or wanted in group.place
     ]
-    return [
+    rows = [
         {
             "name": group.name,
             "kind": group.kind,
@@ -178,6 +178,7 @@ def errors(hub: HubState, wanted: str, limit: int, user: str) -> list[dict[str, 
         }
         for group in groups[:limit]
     ]
+    return {"groups": rows, "ungrouped": hub.diagnostics.errors.ungrouped}
 
 
 def _brief(hub: HubState, task: int, record: TaskRecord) -> dict[str, Any]:
