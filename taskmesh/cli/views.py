@@ -149,9 +149,7 @@ def error_groups(found: dict[str, Any]) -> str:
             for sample in group["samples"]
         ]
     if found["ungrouped"]:
-        lines.append(
-            f"{found['ungrouped']} failed attempts are left out: their groups had not grown for longest"
-        )
+        lines.append(f"{found['ungrouped']} failed attempts are left out: their groups are not kept any more")
     return "\n".join(lines) or "no task has failed since this hub has started"
 
 

@@ -7,6 +7,8 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.ids import text_of
 from taskmesh.core.specs import spec_number
+from taskmesh.hub.machine.books.spec_entry import SpecEntry
+from taskmesh.hub.machine.figures.functions import FunctionFigures
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.machine.views import task_views
@@ -24,6 +26,11 @@ Key = tuple[int, int, int]  # client, counter, attempt
 
 def spec(name: str = "f", **options: object) -> Spec:
     return Spec(function=name.encode(), name=name, **options)
+
+
+def spec_entry(number: int, one: Spec) -> SpecEntry:
+    """Return a spec as a hub keeps it."""
+    return SpecEntry(number, one, FunctionFigures(one.name))
 
 
 number_of = spec_number

@@ -293,7 +293,9 @@ def _add(hub: HubState, declaration: Declaration, user: str) -> ScheduleRecord:
 def _entry(hub: HubState, declaration: Declaration) -> SpecEntry:
     number = spec_number(declaration.spec)
     known = hub.specs.get(number)
-    return known if known is not None else SpecEntry(number, declaration.spec)
+    if known is not None:
+        return known
+    return SpecEntry(number, declaration.spec, hub.diagnostics.functions.of(declaration.spec.name))
 
 
 def _change(hub: HubState, known: ScheduleRecord, declaration: Declaration, user: str) -> None:

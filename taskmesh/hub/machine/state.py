@@ -232,8 +232,7 @@ class HubState:
 
     def add_spec(self, number: int, spec: Spec) -> None:
         """Take in a spec that no task has yet."""
-        entry = self.specs[number] = SpecEntry(number, spec)
-        entry.figures = self.diagnostics.functions.of(spec.name)
+        entry = self.specs[number] = SpecEntry(number, spec, self.diagnostics.functions.of(spec.name))
         self.ledger.resting.add(entry)
 
     def lane_of(self, pool: str) -> Lane | None:

@@ -4,10 +4,9 @@ import pytest
 
 from taskmesh.core.credit import LANE_HORIZON, MAX_HORIZON
 from taskmesh.hub.machine.books.lanes import LARGE, MOST_EARLY, Lane
-from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import State, TaskRecord
 from taskmesh.messages.mesh_messages import Hello
-from tests.core.rig import spec
+from tests.core.rig import spec, spec_entry
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def lane() -> Lane:
 
 
 def record(task: int, session: int = 4, state: State = State.SENT) -> TaskRecord:
-    return TaskRecord(task, SpecEntry(5, spec()), 0, b"", 0.0, state, session=session)
+    return TaskRecord(task, spec_entry(5, spec()), 0, b"", 0.0, state, session=session)
 
 
 def test_reports_count_once_in_any_order(lane):
@@ -95,7 +94,7 @@ def test_only_large_messages_are_remembered_until_they_arrive(lane):
 
 
 def test_results_that_are_large_count_like_long_tasks(lane):
-    entry = SpecEntry(5, spec())
+    entry = spec_entry(5, spec())
     cost, horizon = lane.credit.cost, lane.credit.horizon
     assert cost(entry.service, entry.result_size) == horizon
     entry.service = 1e-6

@@ -5,14 +5,13 @@ import pytest
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.errors import InvalidTransition
 from taskmesh.hub.machine.books.ledger import FEW_TIMERS, Ledger
-from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import TRANSITIONS, Cause, State
 from taskmesh.messages.runs import Run
-from tests.core.rig import HubRig, spec
+from tests.core.rig import HubRig, spec, spec_entry
 
 
 def accepted(count: int = 1, **options: object) -> tuple[Ledger, list]:
-    ledger, entry = Ledger(), SpecEntry(1, spec(**options))
+    ledger, entry = Ledger(), spec_entry(1, spec(**options))
     records = ledger.accept(7, entry, Run(1, 0, list(range(count)), [b"12"] * count), 0.0, fresh=True)
     return ledger, records
 
@@ -113,7 +112,7 @@ def test_a_key_outlives_the_client_that_brought_it():
 
 def test_timers_of_finished_tasks_do_not_pile_up():
     """An expiry an hour away kept every finished task's record for an hour."""
-    ledger, entry = Ledger(), SpecEntry(1, spec(expires=3600.0))
+    ledger, entry = Ledger(), spec_entry(1, spec(expires=3600.0))
     for start in range(0, 50_000, 1000):
         seqs = list(range(start, start + 1000))
         for record in ledger.accept(7, entry, Run(1, 0, seqs, [b""] * 1000), 0.0, fresh=True):
@@ -127,7 +126,7 @@ def test_timers_of_finished_tasks_keep_few_functions():
     """Each may be of a function of its own, with megabytes that it takes along."""
     ledger = Ledger()
     for seq in range(1000):
-        entry = SpecEntry(seq, spec(f"f{seq}", expires=3600.0))
+        entry = spec_entry(seq, spec(f"f{seq}", expires=3600.0))
         (record,) = ledger.accept(7, entry, Run(seq, 0, [seq], [b""]), 0.0, fresh=True)
         ledger.move(record, Cause.CANCEL)
         ledger.drop(record)

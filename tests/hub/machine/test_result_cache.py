@@ -12,7 +12,7 @@ from taskmesh.hub.machine.books.result_cache import ENTRY, ResultCache
 from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DoneRun, Run
-from tests.core.rig import HubRig, number_of, spec
+from tests.core.rig import HubRig, number_of, spec, spec_entry
 
 LASTING = {"keep": 60.0}
 
@@ -199,9 +199,7 @@ def test_many_who_wait_for_one_key_give_up_as_quickly_as_others():
 
 
 def _record(key: str) -> TaskRecord:
-    from taskmesh.hub.machine.books.spec_entry import SpecEntry
-
-    record = TaskRecord(1, SpecEntry(1, spec(**LASTING)), 0, b"")
+    record = TaskRecord(1, spec_entry(1, spec(**LASTING)), 0, b"")
     record.more().key = ("f", key)
     return record
 

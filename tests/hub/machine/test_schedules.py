@@ -65,6 +65,14 @@ def test_a_failed_firing_is_counted_and_logged(world):
     assert world.view()["failed"] == 1
 
 
+def test_firings_are_in_the_figures_of_their_function(world):
+    world.put(period=60.0)
+    world.go(60.0)
+    world.finish()
+
+    assert world.rig.hub.state.diagnostics.functions.by_name["f"].run.count == 1
+
+
 def test_nothing_fires_before_the_clock_is_known():
     rig = HubRig()
     rig.client()

@@ -47,11 +47,11 @@ class SpecEntry(ServiceTime):
         "waiting",
     )
 
-    def __init__(self, number: int, spec: Spec) -> None:
+    def __init__(self, number: int, spec: Spec, figures: FunctionFigures) -> None:
         super().__init__()
         self.number = number
         self.spec = spec
-        self.figures = FunctionFigures(spec.name)
+        self.figures = figures
         self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits, spec.sink)
         self.priority = spec.priority
         self.is_chunk = spec.kind == CHUNK
