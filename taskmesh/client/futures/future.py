@@ -171,10 +171,8 @@ class TaskFuture(Future[T]):
             TaskError: the task ended without a value or an exception of its own; the text says how.
             Exception: the task's own exception.
         """
-        if self._state is not FINISHED:
+        if self._state is not FINISHED or self._extras is not None:
             timeout = self._wait_for_end(timeout)
-        if self._extras is not None and self._extras.lines is not None:
-            self._run.table.logs.hand_over()
         data = self._content  # before its form: if that is RAW, no other thread has put a value there yet
         form = self._form
         if form is not VALUE:
@@ -200,10 +198,8 @@ class TaskFuture(Future[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the task's exception, None for a value; wait, and raise, as `result()` does."""
-        if self._state is not FINISHED:
+        if self._state is not FINISHED or self._extras is not None:
             timeout = self._wait_for_end(timeout)
-        if self._extras is not None and self._extras.lines is not None:
-            self._run.table.logs.hand_over()
         error: BaseException | None = self._content if self._decode(timeout) is ERROR else None
         return error
 
@@ -398,13 +394,17 @@ class TaskFuture(Future[T]):
             extras.watchers = [other for other in extras.watchers if other is not watcher]
 
     def _wait_for_end(self, timeout: float | None) -> float | None:
-        """Wait; return the time that is left. Raises TimeoutError or CancelledError."""
-        deadline = None if timeout is None else monotonic() + timeout
-        if not self._wait_done(timeout):
-            raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
+        """Wait, and hand over what it has logged; return the time that is left. Raises as `result` does."""
         if self._state is not FINISHED:
-            raise CancelledError
-        return None if deadline is None else deadline - monotonic()
+            deadline = None if timeout is None else monotonic() + timeout
+            if not self._wait_done(timeout):
+                raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
+            if self._state is not FINISHED:
+                raise CancelledError
+            timeout = None if deadline is None else deadline - monotonic()
+        if self._extras is not None and self._extras.lines is not None:
+            self._run.table.logs.hand_over()
+        return timeout
 
     def _wait_done(self, timeout: float | None) -> bool:
         self._run.table.waiter_pool.wait(self, timeout)
