@@ -18,6 +18,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
+    "taskmesh/hub/machine/books/failures.py": "kinds of failures, which the simulation judges by, too",
     "taskmesh/hub/machine/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/pool/machine/settings.py": "each of the three rooms has one",
     "taskmesh/client/port/settings.py": "each of the three rooms has one",

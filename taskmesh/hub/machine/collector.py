@@ -20,13 +20,11 @@ from taskmesh.hub.machine.books.failures import (
     POOLS_DIED,
     REFUSALS,
     RETRIED,
-    in_words,
     jitter_of,
-    shown,
 )
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
-from taskmesh.hub.machine.figures.errors import TOLD_TEXT
+from taskmesh.hub.machine.figures.errors import TOLD_TEXT, in_words, shown
 from taskmesh.hub.machine.state import HubState
 from taskmesh.link.link import size_of
 from taskmesh.messages.runs import FIRING, DoneRun, Failed, Held
@@ -157,7 +155,13 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
     if isinstance(told, Failed):
         record.spec.figures.over(told.kind)
         if told.kind != "cancelled":
-            hub.diagnostics.recent.remember(record, told, waiting, _user_of(hub, record.id))
+            about = {
+                "name": record.spec.spec.name,
+                "user": _user_of(hub, record.id),
+                "state": record.state.name,
+                "queue": record.spec.route[0],
+            }
+            hub.diagnostics.recent.remember(about, told, waiting)
 
 
 def close(

@@ -13,7 +13,6 @@ from taskmesh.hub.machine.books.client_session import ClientSession
 from taskmesh.hub.machine.books.clients import Cancellations, Due, KnownClients
 from taskmesh.hub.machine.books.dead_letters import DeadLetters
 from taskmesh.hub.machine.books.dependencies import Dependencies
-from taskmesh.hub.machine.books.failures import Diagnostics
 from taskmesh.hub.machine.books.journal import Journal
 from taskmesh.hub.machine.books.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.hub.machine.books.lanes import Lane
@@ -24,6 +23,7 @@ from taskmesh.hub.machine.books.schedule import Schedules
 from taskmesh.hub.machine.books.sinks import Sinks, SinkValues
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import TaskRecord
+from taskmesh.hub.machine.figures.diagnostics import Diagnostics
 from taskmesh.hub.machine.recovery import QUIET_BEATS, Recovery
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.machine.unclaimed import Awaited, Unclaimed

@@ -4,8 +4,8 @@ import pytest
 
 from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost, Tick
 from taskmesh.hub.machine import pools
-from taskmesh.hub.machine.books.failures import LastLines
 from taskmesh.hub.machine.books.lanes import LaneState
+from taskmesh.hub.machine.figures.lines import LastLines
 from taskmesh.hub.machine.views import views
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DoneRun, Held, LogLine, Progress, Run

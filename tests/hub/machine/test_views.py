@@ -5,7 +5,7 @@ import pytest
 from taskmesh.core.actions import LogEvent, Publish
 from taskmesh.core.events import FromClient, FromPool
 from taskmesh.core.ids import text_of
-from taskmesh.hub.machine.books import failures
+from taskmesh.hub.machine.figures import diagnostics
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Failed
 from tests.core.rig import EPOCH, HubRig, spec
@@ -103,7 +103,7 @@ def test_each_failed_attempt_is_told_and_the_end_of_a_failed_task_explained(rig,
 
 
 def test_only_the_latest_bad_ends_are_kept(rig, monkeypatch):
-    monkeypatch.setattr(failures, "RECENT", 2)
+    monkeypatch.setattr(diagnostics, "RECENT", 2)
     session = rig.join(slots=3)
     for seq in rig.submit(1, 3):
         rig.fail(session, (1, seq, 1))

@@ -90,6 +90,22 @@ class Errors:
         group.samples = [*group.samples[1 - SAMPLES :], sample]
 
 
+def in_words(failure: Failed) -> str:
+    return f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
+
+
+def shown(failure: Failed, attempt: int) -> dict[str, object]:
+    """Return a failure as people see it, whose attempt has this number for them."""
+    return {
+        "attempt": attempt,
+        "worker": failure.worker,
+        "kind": failure.kind,
+        "type": failure.type_name,
+        "text": failure.text[:TOLD_TEXT],
+        "traceback": failure.traceback[-TOLD_TRACE:],
+    }
+
+
 def place_of(traceback: str) -> str:
     """Return file, line and function of a traceback's innermost frame; empty if it has none."""
     frames = _FRAME.findall(traceback[-TOLD_TRACE:])
