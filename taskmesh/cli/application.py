@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
         "tasks": views.tasks,
         "explain": views.explain,
         "logs": views.logs,
+        "stack": steering.stack,
         "errors": views.errors,
         "events": views.events,
     },

@@ -9,9 +9,10 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.command import EVERYTHING, TOO_LATE, Reach, command, hub_command, known_id
+from taskmesh.cli.command import EVERYTHING, TOO_LATE, Reach, TaskId, command, hub_command, known_id
 from taskmesh.cli.output import Output, printable
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.messages.runs import STACK
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
 LIMIT_COLUMNS = ("limit", "rule", "set_by", "keys", "running", "started", "waiting")
@@ -48,6 +49,28 @@ def cancel(
     found = reach.command(verb, target)
     count = "" if verb == "cancel" else f"{found['cancelled']} tasks of "
     out.value(found, f"cancelled {count}{printable(target)}")
+
+
+@hub_command
+def stack(reach: Reach, out: Output, task: TaskId) -> None:
+    """Show where a running task is in its code: the stacks of its process's threads. It goes on unharmed."""
+    with reach.session() as hub:
+        asked: Any = hub.command("stack", task, reach.timeout)
+        found: list[dict[str, Any]] = []
+
+        def told() -> bool:
+            answer: Any = hub.query("logs", f"{task} {asked['after']}", EVERYTHING, reach.timeout)
+            found.extend(line for line in answer["lines"] if line["logger"] == STACK)
+            return bool(found) or not answer["on_its_way"]
+
+        if not _seen_within(reach.timeout, told):
+            raise TaskMeshError(
+                f"its pool has not said within {reach.timeout:g} s: it may not have started there, "
+                f"`taskmesh explain {task}` says where it is"
+            )
+    if not found:
+        raise TaskMeshError(f"task {task} has ended meanwhile")
+    out.value({"task_id": task, **found[0]}, printable(found[0]["text"], keep="\n"))
 
 
 @command("address", "keys", "http", "http_token_file", subject=Reach, timeout=5.0)

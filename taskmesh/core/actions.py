@@ -133,6 +133,18 @@ class PeekSlot(msgspec.Struct):
     slot: int
 
 
+class ShowStack(msgspec.Struct):
+    """Find out where a slot's task is in its code; SlotReported with a line of its log follows.
+
+    Attributes:
+        slot: The slot.
+        serial: Serial of the task.
+    """
+
+    slot: int
+    serial: int
+
+
 class AnswerSlot(msgspec.Struct):
     """Tell a slot whether the task that it runs may submit tasks of its own.
 
@@ -192,6 +204,7 @@ PoolAction = (
     | HandOver
     | RecallSlot
     | PeekSlot
+    | ShowStack
     | AnswerSlot
     | CancelSlot
     | KillSlot

@@ -481,6 +481,14 @@ class Cancel(msgspec.Struct, tag=64):
     tasks: list[Held]
 
 
+class AskStack(msgspec.Struct, tag=66):
+    """Say where an attempt is in its code: as a line of its log, whose logger is STACK."""
+
+    epoch: int
+    session: int
+    task: Held
+
+
 class PoolCommand(msgspec.Struct, tag=65):
     """pause | resume | drain, for the process of this `instance`: others may wait for its name."""
 
@@ -524,4 +532,4 @@ ToClient = (
     | SinkReportAck
 )
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
-ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused
+ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | AskStack | PoolCommand | Refused

@@ -331,6 +331,8 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
 PRINTED, DEBUG, INFO, WARNING, ERROR, CRITICAL = 0, 10, 20, 30, 40, 50
 """`LogLine.level`: those of `logging`, and of a print."""
+STACK = "taskmesh.stack"
+"""The logger of lines that say where a task is in its code."""
 LEVELS = {DEBUG: "debug", INFO: "info", WARNING: "warning", ERROR: "error", CRITICAL: "critical"}
 
 

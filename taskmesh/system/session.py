@@ -31,16 +31,16 @@ def open_process(pid: int) -> int | None:
         return None
 
 
-def kill_process(pidfd: int | None) -> bool:
-    """SIGKILL the process of a descriptor, never one that got the same id later.
+def send_signal(pidfd: int | None, sign: int = signal.SIGKILL) -> bool:
+    """Send a signal to the process of a descriptor, never to one that got the same id later.
 
     Returns:
-        False when that cannot be done, and the process must be killed by its id.
+        False when that cannot be done: to be killed, the process must be found by its id.
     """
     if pidfd is None:
         return False
     try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        signal.pidfd_send_signal(pidfd, sign)
     except ProcessLookupError:
         return True
     except OSError:

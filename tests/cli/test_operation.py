@@ -246,6 +246,29 @@ def test_tasks_on_their_way_are_listed_and_cancelled(shared_programs, address, t
         assert shared_programs.run("cancel", held.task_id, "--address", address).returncode == 1
 
 
+def test_stack_shows_where_a_running_task_is(shared_programs, address, tmp_path):
+    with Mesh(address) as mesh:
+        gate = tmp_path / "gate"
+        held = mesh.submit(workload.hold, str(tmp_path / "journal"), "word", str(gate))
+        wait_until((tmp_path / "journal").exists, 20)
+
+        people = shared_programs.run("stack", held.task_id, "--address", address)
+        programs = shared_programs.run("stack", held.task_id, "--json", "--address", address)
+        gate.touch()
+        assert held.result(20) == "word"
+        over = shared_programs.run("stack", held.task_id, "--address", address)
+
+    assert people.returncode == 0, people.stderr
+    assert "(most recent call first):\n" in people.stdout
+    assert "in hold\n" in people.stdout
+    told = json.loads(programs.stdout)
+    assert (told["task_id"], told["logger"]) == (held.task_id, "taskmesh.stack")
+    assert "in hold\n" in told["text"]
+    assert [line.logger for line in held.logs()] == ["taskmesh.stack"] * 2, "its own program has it, too"
+    assert over.returncode == 1
+    assert f"no pool has task {held.task_id}" in over.stderr
+
+
 def test_all_tasks_of_a_client_are_cancelled(shared_programs, address, tmp_path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(address) as mesh:

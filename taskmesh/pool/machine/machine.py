@@ -14,6 +14,7 @@ from taskmesh.core.actions import (
     PeekSlot,
     PoolAction,
     SendHub,
+    ShowStack,
     StartSlot,
     StopSlot,
 )
@@ -177,12 +178,12 @@ class PoolMachine:
             case m.Refused(instance=instance, reason=reason):
                 if instance == self.config.instance and not self.member.session:
                     self._leave(reason)
-            case m.Recall() | m.Cancel():
+            case m.Recall() | m.Cancel() | m.AskStack():
                 self._in_session(message, now)
             case _:
                 assert_never(message)
 
-    def _in_session(self, message: m.Recall | m.Cancel, now: float) -> None:
+    def _in_session(self, message: m.Recall | m.Cancel | m.AskStack, now: float) -> None:
         if not self.member.is_mine(message.epoch, message.session):
             return
         match message:
@@ -190,6 +191,8 @@ class PoolMachine:
                 self.member.return_wanted = max(self.member.return_wanted, count)
             case m.Cancel(tasks=tasks):
                 self._cancel(tasks, now)
+            case m.AskStack(task=task):
+                self._show_stack(task)
             case _:
                 assert_never(message)
 
@@ -319,18 +322,16 @@ class PoolMachine:
         slot.progressed(None)
 
     def _on_news(self, slot: Slot, news: SlotNews) -> None:
-        """Keep a task's progress, or pass on what it has logged.
+        """Keep a task's progress, or pass on what it has logged: to the hub, and with it to its client.
 
-        That goes to its client. A schedule's firing has none: it goes to those who run the pool.
+        A schedule's firing has no client: those who run the pool are told, too.
         """
         if isinstance(news, SlotProgress):
             slot.progressed(news)
             return
         for run, seq in slot.tasks(news.serial):
-            if self.scheduler.specs[run.spec].spec.kind != FIRING:
-                self._spool.tell(self._progress(slot, run, seq, 0.0), news.lines)
-                continue
-            for line in news.lines:
+            self._spool.tell(self._progress(slot, run, seq, 0.0), news.lines)
+            for line in news.lines if self.scheduler.specs[run.spec].spec.kind == FIRING else ():
                 what = {"level": line.level_name, "logger": line.logger, "text": line.text}
                 self._out.append(LogEvent("task.log", {**self._named(slot, run, seq), **what}))
 
@@ -353,6 +354,10 @@ class PoolMachine:
             "attempt": run.attempt - run.returns,
             "worker": self._worker(slot),
         }
+
+    def _show_stack(self, task: Held) -> None:
+        for slot in self.slots.values():
+            self._out += [ShowStack(slot.number, serial) for serial in slot.serials(task)]
 
     def _on_asked(self, slot: Slot, asked: ev.SlotAsked, now: float) -> None:
         """Answer a task that wants to submit tasks; what waits behind it must not wait for them."""

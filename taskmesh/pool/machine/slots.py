@@ -153,6 +153,15 @@ class HandedTasks:
             if piece.first <= serial < piece.first + len(piece):
                 yield piece.run, piece.run.seqs[piece.low + serial - piece.first]
 
+    def serials(self, held: Held) -> Iterator[int]:
+        """Yield the serials of an attempt's tasks that are in the slot."""
+        for piece in self.pieces:
+            run = piece.run
+            if (run.client, run.attempt) == (held.client, held.attempt):
+                for ahead, seq in enumerate(run.seqs[piece.low : piece.high]):
+                    if seq in held.seqs:
+                        yield piece.first + ahead
+
     def take_back(self, count: int) -> list[Piece]:
         """The `count` tasks handed over last are not this slot's any more; returns them, oldest first."""
         taken: deque[Piece] = deque()

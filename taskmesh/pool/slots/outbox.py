@@ -4,7 +4,8 @@ Why it exists: a slot sends results in batches, and a batch may be cut off by a 
 never ends). Nothing in the slot can send then, since it has no second thread. So each result is also put
 where the supervisor can look.
 
-It is also where a running task sees that it has been cancelled: the slot reads nothing else meanwhile.
+It is also where a running task sees that it has been cancelled: the slot reads nothing else meanwhile. Behind
+it, in the same file, the slot writes where its code is, at STACK_SIGNAL.
 
 Layout, all words 64 bits wide: `epoch`, `first` (serial of the first record), `start` (clock), `watched` (the
 slot's: 1 + the serial of the task that looks for its cancellation), `cancelled` (the supervisor's: 1 + the
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import time
 import zlib
 from typing import Final
@@ -27,6 +29,12 @@ from taskmesh.shm.files import anonymous_file
 
 OUTBOX_SIZE: Final = 2 << 20
 """Bytes of a slot's outbox: tables and records."""
+
+STACK_SIGNAL: Final = signal.SIGRTMAX
+"""It has a slot write the stacks of its threads behind its outbox, whatever its task does, C code too."""
+
+STACK_BYTES: Final = 16 << 10
+"""The most that is read of it."""
 
 FAILURE: Final = 1 << 31
 """The record is an encoded `SlotFailure`, not a result."""
@@ -152,6 +160,7 @@ class OutboxReader:
 
     def __init__(self, fd: int, *, checked: bool = not KEEPS_STORE_ORDER) -> None:
         self._memory = mmap.mmap(fd, OUTBOX_SIZE)
+        self._fd = os.dup(fd)
         self._checked = checked
 
     def cancel(self, serial: int) -> bool:
@@ -195,8 +204,18 @@ class OutboxReader:
                 offset = end
         return records
 
+    def forget_stack(self) -> None:
+        """Make room behind the outbox; the slot's descriptor has its position in common with this one."""
+        os.pwrite(self._fd, bytes(STACK_BYTES), OUTBOX_SIZE)
+        os.lseek(self._fd, OUTBOX_SIZE, os.SEEK_SET)
+
+    def stack(self) -> str:
+        """Return what the slot has written behind the outbox, at STACK_SIGNAL."""
+        return os.pread(self._fd, STACK_BYTES, OUTBOX_SIZE).partition(b"\0")[0].decode("utf-8", "replace")
+
     def close(self) -> None:
         self._memory.close()
+        os.close(self._fd)
 
 
 def clock() -> float:

@@ -26,7 +26,7 @@ from taskmesh.messages import frames
 from taskmesh.messages.slot_messages import FromSlot, SlotTasks
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import Inbound, pack, send_all
-from taskmesh.pool.slots.outbox import OutboxWriter
+from taskmesh.pool.slots.outbox import OUTBOX_SIZE, STACK_SIGNAL, OutboxWriter
 from taskmesh.pool.slots.runner import TaskRunner
 from taskmesh.pool.slots.spin_wait import SpinWait
 from taskmesh.pool.slots.streams import Streams, out_of_reach
@@ -132,7 +132,8 @@ def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequen
     sock, tickets = out_of_reach(bootstrap.sock), out_of_reach(bootstrap.tickets)
     link = SlotLink(sock)
     outbox = OutboxWriter(bootstrap.outbox)
-    os.close(bootstrap.outbox)
+    os.lseek(bootstrap.outbox, OUTBOX_SIZE, os.SEEK_SET)
+    faulthandler.register(STACK_SIGNAL, out_of_reach(bootstrap.outbox))
     runner = TaskRunner(link, tickets, outbox, streams, bootstrap.slot)
     files.keep_spares(files.SPARE_BYTES)
     copy_arguments()

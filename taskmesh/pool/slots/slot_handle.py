@@ -19,12 +19,21 @@ from taskmesh.messages.runs import Spec
 from taskmesh.messages.slot_messages import FromSlot, SlotFailure, SlotResults, SlotSegment, SlotTasks
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import Inbound, Outbound, pack
-from taskmesh.pool.slots.outbox import BREAK, FAILURE, OutboxReader, Record, clock, create_outbox
+from taskmesh.pool.slots.outbox import (
+    BREAK,
+    FAILURE,
+    STACK_SIGNAL,
+    OutboxReader,
+    Record,
+    clock,
+    create_outbox,
+)
 from taskmesh.pool.slots.output import OutputTail
 from taskmesh.pool.slots.result_batch import LONG
 from taskmesh.pool.slots.tickets import TicketPipe
 from taskmesh.serialize.error_payload import refused
 from taskmesh.shm.blob import Blob
+from taskmesh.system.session import send_signal
 
 _REPORT = msgspec.msgpack.Decoder(FromSlot)  # our own encoder made it: wire's checks would take longer
 _READY = msgspec.msgpack.Decoder(messages.Ready)
@@ -165,6 +174,18 @@ class SlotHandle:
     def cancel(self, serial: int) -> bool:
         """Mark the task with this serial as cancelled; return False if it has not looked for that."""
         return self._outbox.cancel(serial)
+
+    def ask_stack(self) -> bool:
+        """Have the slot write where its threads are; return False if that is not possible."""
+        try:
+            self._outbox.forget_stack()
+        except OSError:  # no memory or room is left
+            return False
+        return self.ready and send_signal(self.pidfd, STACK_SIGNAL)
+
+    def stack(self) -> str:
+        """Return what it has written since."""
+        return self._outbox.stack()
 
     def stop(self) -> None:
         """Order the slot to end when it has done its tasks."""

@@ -7,14 +7,17 @@ import math
 import os
 import select
 import signal
+import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
 from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
-from taskmesh.messages.slot_messages import SlotTasks
+from taskmesh.messages.runs import DEBUG, STACK, LogLine
+from taskmesh.messages.slot_messages import SlotLogs, SlotTasks
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, Report
 from taskmesh.pool.slots.messages import Forked, ForkRefused, PermitReply
 from taskmesh.pool.slots.output import Console
@@ -23,7 +26,7 @@ from taskmesh.shm import files
 from taskmesh.system.cgroups import LONGEST_DEATH
 from taskmesh.system.clock import monotonic
 from taskmesh.system.selector import CallbackSelector
-from taskmesh.system.session import kill_process
+from taskmesh.system.session import send_signal
 
 SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
 
@@ -36,8 +39,28 @@ _IDLE_LOOK: Final = 1.0
 """Seconds between two looks for idle memory files."""
 _LAST_WORDS: Final = 0.5
 """Seconds that are waited for our own stdout to take what slots have printed."""
+_STACK_WAIT: Final = 1.0
+"""Seconds that a slot has to say where its task is."""
+_STACK_LOOK: Final = 0.02
+"""Seconds between two looks at that: it is whole when the second sees no more than the first."""
+NO_STACK: Final = "its slot does not answer: its process is stopped, or the task has replaced the program"
 NO_PROCESS: Final = 1
 """The status of a slot for which there was no process; its log says why."""
+
+
+@dataclass(slots=True)
+class StackWait:
+    """The wait for a slot to say where its task is.
+
+    Attributes:
+        serial: of the task.
+        until: the time after which the slot is not going to answer.
+        seen: the text of the last look.
+    """
+
+    serial: int
+    until: float
+    seen: str = ""
 
 
 class Watching(Protocol):
@@ -92,6 +115,7 @@ class SlotSupervisor:
         self._kernel_killed_another = -math.inf  # when its kill was told of a slot of ours
         self._dispatching = False
         self._closed = False
+        self._stacks: dict[SlotHandle, StackWait] = {}
         self._fork_server.listen(self._selector, self._on_report, self._server_lost)
         loop.watch(self._selector.fileno(), self._dispatch)
         _open.add(self)
@@ -163,6 +187,36 @@ class SlotSupervisor:
             for event in handle.peek():
                 self._post(event)
 
+    def show_stack(self, slot: int, serial: int) -> None:
+        """Find out where a task is in its code; SlotReported with a line of its log follows, within a second.
+
+        Nothing follows if the task has ended.
+        """
+        self.peek(slot)  # what ran before it may not have been reported
+        handle = self._handles.get(slot)
+        if handle is None or serial < handle.expected:
+            return
+        if serial > handle.expected:
+            self._tell_stack(handle, serial, "it has not started: it waits in its slot behind another task")
+        elif handle.ask_stack():
+            self._stacks[handle] = StackWait(serial, monotonic() + _STACK_WAIT)
+            self.deadline = 0.0
+        else:
+            self._tell_stack(handle, serial, NO_STACK)
+
+    def _look_for_stacks(self, now: float) -> None:
+        """Report the stacks that are whole: nothing marks their end, but soon nothing more is written."""
+        for handle, wait in list(self._stacks.items()):
+            text = handle.stack()
+            if (text and text == wait.seen) or now >= wait.until:
+                del self._stacks[handle]
+                self._tell_stack(handle, wait.serial, text or NO_STACK)
+            wait.seen = text
+
+    def _tell_stack(self, handle: SlotHandle, serial: int, text: str) -> None:
+        line = LogLine(time.time(), DEBUG, STACK, text.rstrip())
+        self._post(SlotReported(handle.slot, SlotLogs(serial, [line])))
+
     def cancel(self, slot: int, serial: int) -> None:
         """Mark the running task as cancelled; kill the slot if its task does not look for that."""
         handle = self._handles.get(slot)
@@ -214,7 +268,7 @@ class SlotSupervisor:
         """Remove every slot: the fork server has died, and they are being killed."""
         deadline = monotonic() + LONGEST_DEATH
         for handle in list(self._tokens.values()):
-            if handle.pid and not kill_process(handle.pidfd):
+            if handle.pid and not send_signal(handle.pidfd):
                 with contextlib.suppress(OSError):  # where there is no /proc to find a session's processes by
                     os.killpg(handle.pid, signal.SIGKILL)
             _await_death(handle, deadline)
@@ -222,7 +276,7 @@ class SlotSupervisor:
 
     def _kill(self, handle: SlotHandle) -> None:
         """The group is killed by the fork server when it reaps the leader, if not before."""
-        if not kill_process(handle.pidfd):
+        if not send_signal(handle.pidfd):
             self._fork_server.kill(handle.token)
 
     def _remove(self, handle: SlotHandle, status: int, *, oom: bool, reason: str = "") -> None:
@@ -233,6 +287,7 @@ class SlotSupervisor:
         self._selector.remove(handle.sock.fileno())
         del self._tokens[handle.token]
         del self._handles[handle.slot]
+        self._stacks.pop(handle, None)
         log = "\n".join(filter(None, (handle.output.text(), handle.trouble, reason)))
         oom = self._is_for_memory(handle, status, oom=oom)
         exited = SlotExited(handle.slot, handle.left(), status, oom, handle.ready, log)
@@ -291,7 +346,9 @@ class SlotSupervisor:
         if now >= self._idle_look:
             self._idle_look = now + _IDLE_LOOK
             files.close_idle(now)
-        self.deadline = min(self._retry_at, self._idle_look)
+        self._look_for_stacks(now)
+        stacks = now + _STACK_LOOK if self._stacks else math.inf
+        self.deadline = min(self._retry_at, self._idle_look, stacks)
 
     def _post(self, event: SlotEvent) -> None:
         if isinstance(event, SlotExited):

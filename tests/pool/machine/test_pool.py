@@ -364,6 +364,25 @@ class TestLimits:
         assert not rig.of(act.KillSlot)
 
 
+class TestStack:
+    def test_is_asked_of_the_slot_that_has_the_attempt(self):
+        rig = PoolRig(slots=2)
+        rig.push(1, 2, 3)
+        for held in (Held(1, 1, [1]), Held(1, 1, [2]), Held(1, 1, [3]), Held(1, 2, [2]), Held(2, 1, [2])):
+            control(rig, m.AskStack, held)
+
+        (one,), (two,) = rig.handed[0], rig.handed[1]
+        assert (one, two) == ((1, 1, 1), (1, 2, 1)), "the third is in no slot"
+        assert rig.of(act.ShowStack) == [act.ShowStack(0, 0), act.ShowStack(1, 0)]
+
+    def test_of_a_former_session_is_not(self):
+        rig = PoolRig()
+        rig.push(1)
+        rig.tell(ev.FromHub(m.AskStack(EPOCH, 99, Held(1, 1, [1]))))
+
+        assert not rig.of(act.ShowStack)
+
+
 class TestLastProgress:
     def test_goes_with_the_outcome(self):
         rig = PoolRig()
@@ -426,7 +445,7 @@ class TestLogs:
         assert spool.close(1, 1, rig.now).told
         assert not spool.has_news
 
-    def test_those_of_a_firing_have_no_client_and_go_to_the_log(self):
+    def test_those_of_a_firing_have_no_client_and_go_to_the_log_too(self):
         rig = PoolRig()
         rig.push(1, one=spec("nightly", kind=FIRING))
         rig.tell(ev.SlotReported(0, SlotLogs(0, [line("done", 20)])))
@@ -435,7 +454,8 @@ class TestLogs:
         assert event.kind == "task.log"
         told = {name: event.fields[name] for name in ("name", "attempt", "level", "logger", "text")}
         assert told == {"name": "nightly", "attempt": 1, "level": "info", "logger": "lib", "text": "done"}
-        assert not [results for results in rig.reports() if results.told]
+        told = [one for report in rig.reports() for one in report.told]
+        assert [each.text for one in told for each in one.lines] == ["done"]
 
 
 def test_the_end_of_a_slot_whose_tasks_have_submitted_tasks_is_told_the_hub():

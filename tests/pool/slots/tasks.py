@@ -5,6 +5,7 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -330,3 +331,40 @@ def work(seconds: float) -> float:
     while time.monotonic() < until:
         pass
     return seconds
+
+
+# --- where a task is ---
+
+
+def _beside(gate: Path) -> None:
+    wait_until(gate.exists, 60)
+
+
+def waits_with_a_thread(folder: str) -> str:
+    """Wait for the gate beside a thread that does, too."""
+    thread = threading.Thread(target=_beside, args=(Path(folder, "gate"),))
+    thread.start()
+    Path(folder, "waits").touch()
+    thread.join()
+    return "unharmed"
+
+
+def matches_for_hours(folder: str) -> bool:
+    Path(folder, "waits").touch()
+    return re.match(r"(a+)+$", "a" * 60 + "b") is None
+
+
+def waits_unless(folder: str, number: int) -> None:
+    """Wait for the gate, but the first of several does not."""
+    if number:
+        Path(folder, "waits").touch()
+        wait_until(Path(folder, "gate").exists, 60)
+
+
+def waits_below(folder: str, depth: int) -> None:
+    """Wait for the gate below so many calls."""
+    sys.setrecursionlimit(10_000)
+    if depth:
+        waits_below(folder, depth - 1)
+    else:
+        waits_unless(folder, 1)

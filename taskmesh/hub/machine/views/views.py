@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from taskmesh.core.actions import LogEvent
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.hub.machine import cancellations, clients, schedules
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
 from taskmesh.hub.machine.books.ledger import states_of
@@ -20,6 +21,7 @@ from taskmesh.hub.machine.views.letter_views import PURGE
 from taskmesh.hub.machine.views.task_views import QuestionError
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.limit_rules import LimitError, read_named, text_of
+from taskmesh.messages.runs import Held
 
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
@@ -29,7 +31,7 @@ MOST_BUSY = 50
 TO_POOLS = ("pause", "resume", "drain", "scale-in")
 VERBS = (
     *TO_POOLS,
-    *("cancel", "cancel-client", "cancel-key", "limit", "unlimit"),
+    *("cancel", "cancel-client", "cancel-key", "stack", "limit", "unlimit"),
     *("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", PURGE),
 )
 """Verbs of operators' commands; the last one is for dead letters, see `letter_views`."""
@@ -223,6 +225,8 @@ def obey(hub: HubState, command: m.Command, now: float) -> m.Answer:
         match verb:
             case "cancel":
                 value = _cancel(hub, target)
+            case "stack":
+                value = _ask_stack(hub, target)
             case "cancel-client" | "cancel-key":
                 value = _cancel_all(hub, verb, target)
             case "limit" | "unlimit":
@@ -303,6 +307,19 @@ def _cancel(hub: HubState, target: str) -> dict[str, object]:
     if not cancellations.cancel(hub, task_views.parse(target)):
         raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
     return {"cancelled": target}
+
+
+def _ask_stack(hub: HubState, target: str) -> dict[str, object]:
+    """Have a task's pool say where it is in its code; return the number of its last line before that."""
+    task = task_views.parse(target)
+    record = hub.ledger.tasks.get(task)
+    lane = None if record is None else hub.lanes.get(record.session)
+    if record is None or lane is None:
+        raise QuestionError(f"no pool has task {target}: `taskmesh explain {target}` says why")
+    held = Held(record.known_as >> SEQ_BITS, record.attempt, [record.known_as & SEQ_MASK])
+    hub.publish(lane.pool, m.AskStack(hub.config.epoch, lane.session, held))
+    _, lines = hub.diagnostics.lines.by_task.get(record.id, ("", ()))
+    return {"task_id": target, "after": lines[-1][0] if lines else 0}
 
 
 def _set_limit(hub: HubState, verb: str, target: str) -> dict[str, object]:
