@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import dead, keys, programs, schedule, steering, store, submission, views
+from taskmesh.cli import dead, keys, programs, schedule, steering, store, submission, top, views
 from taskmesh.cli.command import EXIT_CODES, Command
 
 GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
@@ -23,8 +23,10 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
     },
     "Look": {
         "status": views.status,
+        "top": top.top,
         "tasks": views.tasks,
         "explain": views.explain,
+        "timeline": views.timeline,
         "logs": views.logs,
         "stack": steering.stack,
         "errors": views.errors,

@@ -12,7 +12,6 @@ import typer
 from taskmesh.cli.command import EVERYTHING, TOO_LATE, Reach, TaskId, command, hub_command, known_id
 from taskmesh.cli.output import Output, printable
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.messages.runs import STACK
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
 LIMIT_COLUMNS = ("limit", "rule", "set_by", "keys", "running", "started", "waiting")
@@ -54,6 +53,8 @@ def cancel(
 @hub_command
 def stack(reach: Reach, out: Output, task: TaskId) -> None:
     """Show where a running task is in its code: the stacks of its process's threads. It goes on unharmed."""
+    from taskmesh.messages.runs import STACK
+
     with reach.session() as hub:
         asked: Any = hub.command("stack", task, reach.timeout)
         found: list[dict[str, Any]] = []

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from taskmesh.cli.command import EVERYTHING, Reach, TaskId, hub_command
-from taskmesh.cli.output import Output, time_of_day
+from taskmesh.cli.output import Output, encoded, time_of_day
+from taskmesh.hub.machine.figures.functions import duration
 
 MOST_LINES = 1_000
 SHOWN_FUNCTIONS = 10
 AGAIN_S = 0.2
-COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
+COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool", "seconds")
 
 
 @hub_command
@@ -49,6 +50,45 @@ def tasks(
         )
     elif len(rows) == MOST_ROWS and not out.as_json:
         out.text(f"only the first {MOST_ROWS}, there may be more: `taskmesh status` counts all")
+
+
+@hub_command
+def timeline(reach: Reach, out: Output) -> None:
+    """Print what ran when in which slot, as JSON for https://ui.perfetto.dev and chrome://tracing.
+
+    It has the latest 1,000 reports of successes, what succeeded together as one bar, and 1,000 failures.
+    """
+    succeeded, failed = (reach.query("tasks", state) for state in ("succeeded", "failed"))
+    out.value({"traceEvents": trace_events(succeeded, failed)}, encoded)
+
+
+def trace_events(succeeded: list[dict[str, Any]], failed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return ends of tasks in the Trace Event Format: pools are its processes, slots its threads.
+
+    Args:
+        succeeded: the latest first. A slot may report several at once: each ended before the next began.
+        failed: likewise; nobody knows when they began.
+    """
+    pools: dict[str, int] = {}
+    began: dict[str, float] = {}
+    events: list[dict[str, Any]] = []
+    for row in (*succeeded, *failed):
+        pool, _, slot = row["worker"].partition("/")
+        if pool not in pools:
+            pools[pool] = len(pools) + 1
+            about = {"pid": pools[pool], "args": {"name": pool}}
+            events.append({"ph": "M", "name": "process_name", **about})
+        args = {key: row[key] for key in ("task_id", "attempt", "state")}
+        where = {"pid": pools[pool], "tid": int(slot or 0), "cat": row["queue"], "args": args}
+        if "seconds" in row:
+            many = f" x {row['count']}" if row["count"] > 1 else ""
+            began[row["worker"]] = min(row["ended"], began.get(row["worker"], row["ended"])) - row["seconds"]
+            times = {"ts": began[row["worker"]] * 1e6, "dur": row["seconds"] * 1e6}
+            events.append({"ph": "X", "name": row["name"] + many, **where, **times})
+        else:
+            told = f"{row['name']}: {row['state']}"
+            events.append({"ph": "i", "s": "t", "name": told, **where, "ts": row["ended"] * 1e6})
+    return events
 
 
 @hub_command
@@ -160,7 +200,8 @@ def summary(found: dict[str, Any]) -> str:
     ends = f" ({', '.join(ended)})" if ended else ""
     there = found["pools"]
     slots, busy = (sum(pool[key] for pool in there) for key in ("slots", "busy"))
-    lines = [
+    lines = [f"! {verdict}" for verdict in found.get("verdicts", ())]
+    lines += [
         f"tasks:    {found['accepted']} accepted, {found['finished']} finished{ends}; on their way: {states}",
         f"pools:    {len(there)}; slots: {slots}, busy: {busy}",
         f"clients:  {sum(client['present'] for client in found['clients'])}",
@@ -172,8 +213,6 @@ def summary(found: dict[str, Any]) -> str:
     lines += [function_line(each) for each in found.get("functions", ())[:SHOWN_FUNCTIONS]]
     lines += [sink_line(sink) for sink in found.get("sinks", ())]
     lines += [journal_line(found["journal"])] if found.get("journal") else []
-    lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
-    lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
 
 
@@ -182,16 +221,11 @@ def function_line(function: dict[str, Any]) -> str:
     bad = [f"{function[key]} {key}" for key in ("failed", "cancelled") if function[key]]
     ends = ", ".join([f"{function['succeeded']} succeeded", *bad])
     times = "; ".join(
-        f"{what} {', '.join(f'{share} {seconds(value)}' for share, value in function[what].items())}"
+        f"{what} {', '.join(f'{share} {duration(value)}' for share, value in function[what].items())}"
         for what in ("run", "wait")
         if function[what]["p50"] is not None
     )
     return f"function {function['name']}: {ends}" + (f"; {times}" if times else "")
-
-
-def seconds(value: float) -> str:
-    """Return a time for people."""
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
 def sink_line(sink: dict[str, Any]) -> str:

@@ -383,7 +383,6 @@ class Beat(msgspec.Struct, tag=42):
     sent: int
     running: list[Progress]
     state: Name = "ready"
-    busy_slots: int = 0
     slots: int = -1
 
 

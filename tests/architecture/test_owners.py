@@ -32,7 +32,7 @@ NAMELESS = {
     s.Timing: "cron period tz overlap catchup",
     m.Hello: "number slots epoch inventory protocol python host pid pickle cloudpickle",
     m.Results: "epoch done failed returned echo held lag told",
-    m.Beat: "epoch received acked sent running state busy_slots slots",
+    m.Beat: "epoch received acked sent running state slots",
     m.Bye: "epoch sent",
     m.Misrouted: "epoch",
     m.SlotGone: "epoch",

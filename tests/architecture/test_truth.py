@@ -87,9 +87,12 @@ def test_words_of_a_list_of_commands_are_commands(name: str) -> None:
 
 
 def test_a_word_that_is_no_command_is_found() -> None:
-    assert missing("`taskmesh status`, `top` and `tasks`") == ["top"]
+    assert missing("`taskmesh status`, `peek` and `tasks`") == ["peek"]
     assert missing("`taskmesh dead list`, `show` or `peek`") == ["peek"]
-    assert missing("`taskmesh status | top |\n  limits`; `taskmesh limits list | raise`") == ["top", "raise"]
+    assert missing("`taskmesh status | peek |\n  limits`; `taskmesh limits list | raise`") == [
+        "peek",
+        "raise",
+    ]
 
 
 def test_the_list_of_all_commands_is_whole() -> None:

@@ -13,7 +13,7 @@ def test_a_shell_can_complete_commands_and_options():
         env = {"_TASKMESH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
         return outcome_of(command(), env=env).stdout.split()
 
-    assert completed("taskmesh sta", 1) == ["status"]
+    assert completed("taskmesh stat", 1) == ["status"]
     assert "--concurrency" in completed("taskmesh worker --con", 2)
     # It is written for the shell that it is started from: make starts tests from one that has no completion.
     shown = outcome_of(["bash", "-c", f"{shlex.join(command('--show-completion'))}; exit $?"])

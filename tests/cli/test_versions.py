@@ -31,7 +31,7 @@ def test_by_default_status_warns_and_the_pool_works(programs: Programs, other):
 
     outcome = programs.run("status", "--address", address)
 
-    assert "warning:  pool odd: it has cloudpickle 1.2.3 where the hub has" in outcome.stdout
+    assert "! pool odd: it has cloudpickle 1.2.3 where the hub has" in outcome.stdout
     done = programs.run("submit", f"{WORK}:add", "1", "2", "--address", address)
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
@@ -43,6 +43,6 @@ def test_refused_pools_end_and_are_shown_with_the_reason(programs: Programs, oth
     assert odd.wait(20) == 1
     assert "the hub refuses this pool: it has cloudpickle 1.2.3" in odd.text()
     status = programs.run("status", "--address", address)
-    assert "refused:  pool odd: it has cloudpickle 1.2.3" in status.stdout
+    assert "! pool odd is not let in: it has cloudpickle 1.2.3" in status.stdout
     assert '"event": "pool.refused"' in wait_until(lambda: hub.errors)
     assert rows(programs.run("pool", "list", "--address", address, "--json")) == []

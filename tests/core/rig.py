@@ -152,7 +152,7 @@ class HubRig:
     ) -> None:
         lane = self.hub.state.lanes.get(session)
         received = lane.sequence if lane is not None else 0
-        progress = [Progress(client, seq, attempt, 0, -1) for client, seq, attempt in running]
+        progress = [Progress(client, seq, attempt, 0, -1, f"{pool}/0") for client, seq, attempt in running]
         self.tell(ev.FromPool(m.Beat(EPOCH, session, pool, received, 0, 0, progress, state, slots=slots)))
 
     def report(

@@ -56,9 +56,9 @@ def on_done(hub: HubState, run: DoneRun, session: int) -> None:
         size = _pass_on(hub, run, entry)
         if entry is not None:
             task, attempt = run.client << SEQ_BITS | run.seqs[-1], run.attempt - run.returns
-            hub.diagnostics.recent.successes.append(
-                (entry.spec.name, entry.route[0], task, attempt, run.worker)
-            )
+            name, queue, count = entry.spec.name, entry.route[0], len(run.seqs)
+            end = (task, name, queue, attempt, run.worker, run.elapsed, count, hub.now)
+            hub.diagnostics.recent.successes.append(end)
             if size:
                 entry.weighed(len(run.seqs), size)
         return
@@ -160,6 +160,7 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
                 "user": _user_of(hub, record.id),
                 "state": record.state.name,
                 "queue": record.spec.route[0],
+                "ended": hub.wall,
             }
             hub.diagnostics.recent.remember(about, told, waiting)
 

@@ -208,7 +208,7 @@ def on_beat(hub: HubState, beat: m.Beat, now: float) -> m.Notice | None:
         hub.out.append(Publish(beat.pool, m.BeatReply(hub.config.epoch, 0, 0, beat.session)))
         return None
     lane.heard = now
-    lane.busy_slots = beat.busy_slots
+    lane.running = beat.running
     lane.sized(beat.slots)
     if lane.endpoint and lane.state is not LaneState.CUT:
         lane.is_draining |= beat.state == "draining"

@@ -188,7 +188,6 @@ class Membership:
             spool.reports.next - 1,
             running,
             state,
-            len(running),
             slots,
         )
         self._out.append(SendBeat(beat))

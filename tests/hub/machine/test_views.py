@@ -131,9 +131,21 @@ class TestWhy:
 
     def test_its_turn_will_come(self, rig):
         rig.join(slots=1)
-        rig.submit(1, 2)
+        rig.submit(1, 4)
 
-        assert "its turn comes" in self.why(rig, 2)
+        busy = "every pool that serves queue 'default' is busy"
+        assert self.why(rig, 2) == f"{busy}; 0 before it"
+        assert self.why(rig, 4) == f"{busy}; 2 before it"
+        next(iter(rig.hub.state.specs.values())).measured(1, 2.0)
+        assert self.why(rig, 4) == f"{busy}; 2 before it: about 6 s, if they take as long as it"
+
+    def test_those_of_a_higher_priority_are_before_it(self, rig):
+        rig.join(slots=1)
+        rig.submit(1, 2)
+        rig.submit(1, 5, spec("urgent", priority=1))
+
+        assert self.why(rig, 2).endswith("; 5 before it")
+        assert self.why(rig, 7).endswith("; 4 before it")
 
     def test_it_waits_for_its_retry(self, rig):
         session = rig.join()
@@ -148,7 +160,12 @@ class TestWhy:
         rig.submit(1, 1)
         assert self.why(rig) == "pool p has it"
         rig.beat(session, running=((1, 1, 1),))
-        assert self.why(rig) == "pool p runs it"
+        rig.after(0.5)
+        assert self.why(rig) == "p/0 runs it for 500 ms"
+        next(iter(rig.hub.state.specs.values())).figures.run.add(0.01, 100)
+        assert self.why(rig) == "p/0 runs it for 500 ms; 99 of 100 calls end within 10.8 ms"
+        (row,) = ask(rig, "tasks", "running").value
+        assert (row["state"], row["seconds"]) == ("RUNNING", 0.5)
 
     def test_it_is_over(self, rig):
         session = rig.join()

@@ -71,7 +71,10 @@ class RouteQueue:
     Attributes:
         turn_number: among the route queues of its priority, the lowest first.
         size: how many entries there are, stale ones too.
+        part: as in `TaskRecord`.
     """
+
+    part: str | None = None
 
     __slots__ = (
         "_aside",
@@ -188,6 +191,24 @@ class RouteQueue:
         for line in self.groups.values():
             yield from line
 
+    def ahead_of(self, record: TaskRecord, most: int) -> int:
+        """Count the tasks whose turn comes before that of a queued one, up to `most` of them."""
+        place = 0
+        for other in islice(self.groups.get(group_of(record), ()), most):
+            if other is record:
+                break
+            place += other.state is State.QUEUED
+        others = (line for key, line in self.groups.items() if key != group_of(record))
+        return min(most, place + sum(min(place, len(line)) for line in others))
+
+    def oldest(self, most: int) -> TaskRecord | None:
+        """Return the task that could have started first, of those at the heads of up to `most` lines."""
+        lines = islice(self.groups.values(), most)
+        heads = (
+            next((one for one in islice(line, most) if one.state is State.QUEUED), None) for line in lines
+        )
+        return min((head for head in heads if head is not None), key=_ready, default=None)
+
     def tidy(self) -> None:
         """Drop every stale entry."""
         for key, line in list(self.groups.items()):
@@ -214,6 +235,7 @@ class KeyQueue(RouteQueue):
     """
 
     __slots__ = ("_owner", "counters", "part", "waits_for")
+    part: str
 
     def __init__(self, owner: LimitedRouteQueue, part: str, counters: tuple[LimitCounter, ...]) -> None:
         super().__init__(owner.backlog, owner.route, owner.priority, 0)
@@ -221,16 +243,6 @@ class KeyQueue(RouteQueue):
         self.counters = counters
         self.waits_for: LimitCounter | None = None
         self._owner = owner
-
-    def ahead_of(self, record: TaskRecord, most: int) -> int:
-        """Count the tasks whose turn comes before that of a queued one, up to `most` of them."""
-        place = 0
-        for other in islice(self.groups.get(group_of(record), ()), most):
-            if other is record:
-                break
-            place += other.state is State.QUEUED
-        others = (line for key, line in self.groups.items() if key != group_of(record))
-        return min(most, place + sum(min(place, len(line)) for line in others))
 
     def reopen(self) -> None:
         """Stand in the rotation again: its counter may have room."""
@@ -481,9 +493,7 @@ class Backlog:
         if not self.left or self.left < live:
             return
         self.left = 0
-        for route_queue in [
-            route_queue for route_queue in self.route_queues() if isinstance(route_queue, RouteQueue)
-        ]:
+        for route_queue in [one for one in self.route_queues() if isinstance(one, RouteQueue)]:
             route_queue.tidy()
             self.forget_empty(route_queue)
         for limited in list(self.limited.values()):
@@ -496,13 +506,17 @@ class Backlog:
 
     def entries(self) -> Iterator[TaskRecord]:
         """Every entry, stale ones too."""
+        for route_queue in self.every_route_queue():
+            yield from route_queue.entries()
+
+    def every_route_queue(self) -> Iterator[RouteQueue]:
+        """Those that a limit holds back, too, and of a route with limits those of its keys."""
         for priorities in self.routes.values():
             for route_queue in priorities.values():
                 if isinstance(route_queue, RouteQueue):
-                    yield from route_queue.entries()
+                    yield route_queue
         for limited in self.limited.values():
-            for part in limited.parts.values():
-                yield from part.entries()
+            yield from limited.parts.values()
 
     def _priorities(self, route: Route) -> dict[int, AnyRouteQueue]:
         priorities = self.routes.get(route)
@@ -533,3 +547,7 @@ class Backlog:
 
 def _turn(route_queue: AnyRouteQueue) -> tuple[int, int]:
     return -route_queue.priority, route_queue.turn_number
+
+
+def _ready(record: TaskRecord) -> float:
+    return record.ready

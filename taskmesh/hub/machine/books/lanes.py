@@ -12,7 +12,7 @@ from taskmesh.hub.machine.books.spec_entry import SpecEntry
 from taskmesh.hub.machine.books.states import State, TaskRecord
 from taskmesh.link.link import ReceiveWindow
 from taskmesh.messages.mesh_messages import Hello
-from taskmesh.messages.runs import Held
+from taskmesh.messages.runs import Held, Progress
 
 SILENCE = 0.020
 """Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
@@ -166,7 +166,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         breaker: Functions that its pool could not load, or whose tasks it does not trust.
         nearest: Seconds of the shortest round trip to it.
         credit: Work that each slot may have outstanding: 20 ms, or twice the refill latency.
-        busy_slots: Slots that run a task.
+        running: Tasks that its slots ran at its last beat.
         stale: Tasks that its inventory listed and nobody waits for.
         wished: State that an operator wants it in and its beats do not state yet, or empty.
         is_draining: True once its pool drains, which is final: a late beat cannot clear it.
@@ -217,7 +217,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.breaker = Breaker()
         self.nearest = MAX_HORIZON
         self.credit = Credit(LANE_HORIZON, fall=0.05)
-        self.busy_slots = 0
+        self.running: list[Progress] = []
         self.stale: list[Held] = []
         self.wished = ""
         self.is_draining = False

@@ -21,18 +21,19 @@ class RecentEnds:
 
     Attributes:
         by_task: bad ends, by task id; RECENT of them.
-        successes: RECENT successes, the last of each report: name, queue, task id, attempt, worker.
+        successes: RECENT successes, the last task of each report: id, name, queue, attempt, worker, the
+            seconds that all tasks of the report ran, their number, and the hub's time.
     """
 
     def __init__(self) -> None:
-        self.successes: deque[tuple[str, str, int, int, str]] = deque(maxlen=RECENT)
+        self.successes: deque[tuple[int, str, str, int, str, float, int, float]] = deque(maxlen=RECENT)
         self.by_task: OrderedDict[int, dict[str, object]] = OrderedDict()
 
-    def remember(self, about: dict[str, str], told: Failed, tasks: Iterable[int]) -> None:
+    def remember(self, about: dict[str, object], told: Failed, tasks: Iterable[int]) -> None:
         """Keep a bad end for whoever asks why, by the ids of all tasks that have ended with it.
 
         Args:
-            about: what people see of the task: name, user, state, queue.
+            about: what people see of the task: name, user, state, queue, the time of its end.
             told: how it has ended.
             tasks: the ids.
         """

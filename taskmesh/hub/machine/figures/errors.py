@@ -11,6 +11,7 @@ from taskmesh.messages.runs import Failed
 
 MOST_GROUPS: Final = 200
 SAMPLES: Final = 3
+MINUTE: Final = 60.0
 TOLD_TEXT, TOLD_TRACE = 500, 4_000
 """Characters of a failure's text and traceback that are shown."""
 _FRAME: Final = re.compile(r'^  File "([^"]*)", line (\d+), in (\S+)', re.MULTILINE)
@@ -50,6 +51,9 @@ class ErrorGroup:
         last: of the last.
         count: how many there were.
         samples: the latest.
+        window: when the present minute of it began, in seconds since the epoch.
+        before: how many there were until then.
+        earlier: how many there were until the minute before it.
     """
 
     name: str
@@ -60,6 +64,21 @@ class ErrorGroup:
     last: float = 0.0
     count: int = 0
     samples: list[Sample] = field(default_factory=list)
+    window: float = 0.0
+    before: int = 0
+    earlier: int = 0
+
+    def grow(self, wall: float) -> None:
+        """Count one more."""
+        if wall - self.window >= MINUTE:
+            self.earlier = self.before if wall - self.window < 2 * MINUTE else self.count
+            self.window, self.before = wall, self.count
+        self.count += 1
+        self.last = wall
+
+    def lately(self, wall: float) -> int:
+        """Return how many there were in the last minute, or up to two."""
+        return 0 if wall - self.last >= MINUTE else self.count - self.earlier
 
 
 class Errors:
@@ -83,8 +102,7 @@ class Errors:
             if len(self.groups) > MOST_GROUPS:
                 self.ungrouped += self.groups.popitem(last=False)[1].count
         self.groups.move_to_end(key)
-        group.count += 1
-        group.last = wall
+        group.grow(wall)
         attempt, text = failure.attempt - failure.returns, failure.text[:TOLD_TEXT]
         sample = Sample(task, user, attempt, failure.worker, text, failure.traceback[-TOLD_TRACE:])
         group.samples = [*group.samples[1 - SAMPLES :], sample]

@@ -123,3 +123,10 @@ class Functions:
     def busiest(self, most: int) -> list[FunctionFigures]:
         """Return the functions that have used most time of slots, at most so many."""
         return sorted(self.by_name.values(), key=lambda each: -each.run.total)[:most]
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people."""
+    if seconds >= 100:
+        return f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

@@ -8,19 +8,23 @@ far it looks (`MOST_LOOKS`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from typing import Any
 
 from taskmesh.core import ids
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
-from taskmesh.hub.machine.books.lanes import LaneState
+from taskmesh.hub.machine.books.lanes import Lane, LaneState
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
+from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
+from taskmesh.hub.machine.views import queue_views
 from taskmesh.messages.limit_rules import text_of
 
+ENOUGH = 20
+"""Runs of a function from which on it is told how long they take."""
 MOST_LOOKS = 50_000
 """Entries that one view looks at, some 10 ms: those before one in its queue, and those that have left a queue
 and are still listed there."""
@@ -30,7 +34,7 @@ class QuestionError(Exception):
     """Internal: the question has no answer, for the reason given."""
 
 
-def tasks(hub: HubState, state: str, limit: int) -> list[dict[str, Any]]:
+def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, Any]]:
     wanted = {known.name.lower(): known for known in ON_ITS_WAY}
     name = state.lower()
     if name in ("failed", "succeeded"):
@@ -43,8 +47,8 @@ def tasks(hub: HubState, state: str, limit: int) -> list[dict[str, Any]]:
     if not name:
         return [_brief(hub, task, record) for task, record in islice(hub.ledger.tasks.items(), limit)]
     rows = (
-        _brief(hub, task, record)
-        for record in _in_state(hub, wanted[name])
+        {**_brief(hub, task, record), "seconds": round(seconds, 3)}
+        for record, seconds in _in_state(hub, wanted[name], now)
         for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
     )
     return list(islice(rows, limit))
@@ -52,14 +56,15 @@ def tasks(hub: HubState, state: str, limit: int) -> list[dict[str, Any]]:
 
 def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     """Return tasks that have ended lately, the latest first."""
-    recent = hub.diagnostics.recent
+    recent, since = hub.diagnostics.recent, hub.wall - hub.now
     if state == "failed":
-        fields = ("name", "state", "queue", "attempt", "worker")
+        fields = ("name", "state", "queue", "attempt", "worker", "ended")
         ends = [({key: end[key] for key in fields}, task) for task, end in recent.by_task.items()]
     else:
+        fields = ("name", "queue", "attempt", "worker", "seconds", "count")
         ends = [
-            ({"name": name, "state": "SUCCEEDED", "queue": queue, "attempt": attempt, "worker": worker}, task)
-            for name, queue, task, attempt, worker in recent.successes
+            ({"state": "SUCCEEDED", **dict(zip(fields, about, strict=True)), "ended": since + at}, task)
+            for task, *about, at in recent.successes
         ]
     return [
         {"task_id": ids.text_of(task), **end, "pool": str(end["worker"]).partition("/")[0]}
@@ -67,9 +72,17 @@ def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     ]
 
 
-def _in_state(hub: HubState, state: State) -> Iterator[TaskRecord]:
-    """Yield the tasks in a state: those in queues, those that wait, or those in the windows of pools."""
+def _in_state(hub: HubState, state: State, now: float) -> Iterator[tuple[TaskRecord, float]]:
+    """Yield the tasks in a state, with the seconds for which they wait or run: the longest runs first.
+
+    They come from the queues, from those that wait, or from the windows of pools.
+    """
     ledger = hub.ledger
+    if state is State.RUNNING:
+        runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
+        longest = sorted(((each.record, each.seconds) for each in islice(runs, MOST_LOOKS)), key=_seconds)
+        yield from reversed(longest)
+        return
     records: Iterable[TaskRecord]
     if state is State.QUEUED:
         records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
@@ -77,7 +90,39 @@ def _in_state(hub: HubState, state: State) -> Iterator[TaskRecord]:
         records = ledger.waiting.values()
     else:
         records = (record for lane in hub.lanes.values() for record in lane.held())
-    return (record for record in records if record.state is state)
+    yield from ((record, now - record.ready) for record in records if record.state is state)
+
+
+def _seconds(run: tuple[TaskRecord, float]) -> float:
+    return run[1]
+
+
+@dataclass(slots=True)
+class RunningView:
+    """A task that runs, as its pool's last beat has it.
+
+    Attributes:
+        record: the task.
+        worker: where.
+        seconds: for how long.
+        done: the progress that it has told, of `total`.
+        total: 0 when that is unknown, -1 if it has told none.
+    """
+
+    record: TaskRecord
+    worker: str
+    seconds: float
+    done: float
+    total: float
+
+
+def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
+    """Yield what a pool has said it runs, as far as that has not ended."""
+    for told in lane.running:
+        record = hub.ledger.tasks.get(told.client << SEQ_BITS | told.seq)
+        if record is not None and record.state is State.RUNNING and record.session == lane.session:
+            seconds = told.elapsed + now - lane.heard
+            yield RunningView(record, told.worker, seconds, told.done, told.total)
 
 
 def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
@@ -198,12 +243,22 @@ def _why(hub: HubState, record: TaskRecord, now: float) -> str:
     if record.state is State.WAITING:
         return _why_waiting(hub, record, now)
     if record.state is not State.QUEUED:
-        lane = hub.lanes.get(record.session)
-        pool = lane.pool if lane is not None else "?"
-        return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
+        return _why_at_pool(hub, record, now)
     if record.id >> SEQ_BITS in hub.ledger.backlog.withheld:
         return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
     return _held_back(hub, record) or _no_slot(hub, record)
+
+
+def _why_at_pool(hub: HubState, record: TaskRecord, now: float) -> str:
+    lane = hub.lanes.get(record.session)
+    if lane is None:
+        return "pool ? has it"
+    found = next((each for each in running(hub, lane, now) if each.record is record), None)
+    if found is None:
+        return f"pool {lane.pool} has it"
+    run = record.spec.figures.run
+    usual = f"; 99 of 100 calls end within {duration(run.quantile(0.99))}" if run.count >= ENOUGH else ""
+    return f"{found.worker} runs it for {duration(found.seconds)}{usual}"
 
 
 def _no_slot(hub: HubState, record: TaskRecord) -> str:
@@ -219,15 +274,24 @@ def _no_slot(hub: HubState, record: TaskRecord) -> str:
         states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
         return f"no pool that serves queue {queue!r} takes work: {states}"
     if sink in hub.sinks.closed:
-        return _full(sink)
-    return f"every pool that serves queue {queue!r} is busy; its turn comes"
+        return full_sink(sink)
+    return f"every pool that serves queue {queue!r} is busy; {_turn_comes(hub, record, ready)}"
+
+
+def _turn_comes(hub: HubState, record: TaskRecord, ready: list[Lane]) -> str:
+    """Return the place of a queued task in line, and when its turn comes if those before it take as long."""
+    place = queue_views.place(hub, record, MOST_LOOKS)
+    slots, service = sum(lane.slots for lane in ready), record.spec.service
+    if not slots or service is None:
+        return _in_line(place)
+    return f"{_in_line(place)}: about {duration((place + 1) * service / slots)}, if they take as long as it"
 
 
 def _why_waiting(hub: HubState, record: TaskRecord, now: float) -> str:
     if record.spec.is_promise:
         return f"it is a promise: `taskmesh fulfil {plain(record.extra.key[1])}` ends it"
     if record.spec.is_sink_value:
-        return _full(record.spec.spec.sink)
+        return full_sink(record.spec.spec.sink)
     if record.spec.is_attachment:
         return "it waits for another client's task, which that may bring from before the hub's restart"
     links = record.links
@@ -257,9 +321,12 @@ def _held_back(hub: HubState, record: TaskRecord) -> str:
     if hub.ledger.limits.recovers and not counter.rule.window:
         left = hub.recovery.left(hub.now)
         return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
-    ahead = part.ahead_of(record, MOST_LOOKS)
-    before = f"{ahead:,} before it" if ahead < MOST_LOOKS else f"{MOST_LOOKS:,} or more before it"
-    return f"limit {name}{of_key} {text_of(counter.rule)}, {before}"
+    place = queue_views.place(hub, record, MOST_LOOKS)
+    return f"limit {name}{of_key} {text_of(counter.rule)}, {_in_line(place)}"
+
+
+def _in_line(place: int) -> str:
+    return f"{place:,} before it" if place < MOST_LOOKS else f"{MOST_LOOKS:,} or more before it"
 
 
 def parse(text: str) -> int:
@@ -274,5 +341,5 @@ def parse(text: str) -> int:
         raise QuestionError(str(error)) from error
 
 
-def _full(sink: str) -> str:
+def full_sink(sink: str) -> str:
     return f"sink {plain(sink)!r} is full: nobody takes from it, or not fast enough (Mesh.sink)"

@@ -18,7 +18,9 @@ from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
 from taskmesh.hub.machine.views import task_views
 from taskmesh.hub.machine.views.letter_views import PURGE
+from taskmesh.hub.machine.views.queue_views import queues
 from taskmesh.hub.machine.views.task_views import QuestionError
+from taskmesh.hub.machine.views.verdicts import verdicts
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.limit_rules import LimitError, read_named, text_of
 from taskmesh.messages.runs import Held
@@ -57,7 +59,7 @@ def answer(hub: HubState, query: m.Query, now: float, user: str = "") -> m.Answe
             case "pools":
                 value = [pool_view(lane, now) for lane in hub.lanes.values()][:limit]
             case "tasks":
-                value = task_views.tasks(hub, query.argument, limit)
+                value = task_views.tasks(hub, query.argument, limit, now)
             case "task":
                 value = _seen(task_views.task(hub, query.argument, now), user)
             case "logs":
@@ -104,7 +106,9 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
     """
     ledger = hub.ledger
     states = states_of(ledger)
+    waiting, warnings = queues(hub, now), _warnings(hub, told=told)
     return {
+        "verdicts": verdicts(hub, waiting, warnings, now),
         "epoch": hub.config.epoch,
         "accepted": ledger.accepted,
         "finished": ledger.accepted - sum(states.values()),
@@ -117,7 +121,8 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
         "stale_failures": hub.diagnostics.stale,
         "pools": [pool_view(lane, now) for lane in hub.lanes.values()],
         "refused": dict(hub.diagnostics.refused),
-        "warnings": _warnings(hub, told=told),
+        "warnings": warnings,
+        "queues": [each.view() for each in waiting],
         "journal": hub.diagnostics.journal,
         "kept": hub.result_cache.view(),
         "dead": hub.letters.view(),
@@ -393,7 +398,7 @@ def pool_view(lane: Lane, now: float) -> dict[str, Any]:
         "session": lane.session,
         "state": lane.state.value,
         "slots": lane.slots,
-        "busy": lane.busy_slots,
+        "busy": len(lane.running),
         "outstanding": lane.outstanding,
         "queues": sorted(lane.queues),
         "tags": sorted(lane.tags),
