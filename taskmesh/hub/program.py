@@ -104,7 +104,7 @@ def drain_parent_messages(loop: Loop, machine: HubMachine) -> None:
 
 def report_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
     """Log how many tasks a hub leaves behind, unless it is a child of its only client."""
-    total, orphans = len(machine.state.ledger.tasks), clients.orphans(machine.state)
+    total, orphans = machine.state.ledger.count, clients.orphans(machine.state)
     if total and machine.state.journal is not None:
         text = "a hub with this journal goes on with those that are durable; clients submit theirs again"
         record("tasks.left", {"tasks": total, "orphans": orphans, "text": text})

@@ -94,7 +94,7 @@ class Clockwork:
     @property
     def names(self) -> list[str]:
         """The keys of firings on their way."""
-        found = {id(record): record for record in self.rig.hub.state.ledger.tasks.values()}
+        found = {id(record): record for record in self.rig.tasks.values()}
         return [record.extra.key[1] for record in found.values()]
 
     def view(self, name: str = "n") -> dict[str, object]:

@@ -7,7 +7,9 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.ids import text_of
 from taskmesh.core.specs import spec_number
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
+from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.hub.machine.figures.functions import FunctionFigures
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
@@ -174,7 +176,7 @@ class HubRig:
         self.tell(ev.FromPool(message))
 
     def spec_of(self, key: Key) -> int:
-        record = self.hub.state.ledger.tasks.get(key[0] << 64 | key[1])
+        record = self.hub.state.ledger.by_id(key[0] << 64 | key[1])
         return record.spec.number if record is not None else 1
 
     def fail(self, session: int, key: Key, kind: str = "exception", **more: object) -> None:
@@ -263,8 +265,13 @@ class HubRig:
                     found[seq] = kind
         return found
 
+    @property
+    def tasks(self) -> dict[int, TaskRecord]:
+        """The records of all tasks on their way, by id."""
+        return dict(tasks_by_id(self.hub.state.ledger))
+
     def state(self, client: int, seq: int) -> str:
-        record = self.hub.state.ledger.tasks.get(client << 64 | seq)
+        record = self.hub.state.ledger.by_id(client << 64 | seq)
         return record.state.name if record is not None else "finished"
 
     def why(self, client: int, seq: int) -> str:

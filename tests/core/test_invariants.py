@@ -17,12 +17,16 @@ def busy_hub() -> HubRig:
 
 
 def first(rig: HubRig) -> object:
-    return rig.hub.state.ledger.tasks[1 << 64 | 1]
+    return rig.tasks[1 << 64 | 1]
 
 
 HUB = {
     "accepted = finished": lambda rig: setattr(rig.hub.state.ledger, "accepted", 99),
-    "account's count": lambda rig: setattr(rig.hub.state.ledger.account(1), "tasks", 4),
+    "count of tasks": lambda rig: setattr(rig.hub.state.ledger, "count", 4),
+    "an account's tasks": lambda rig: rig.hub.state.ledger.account(1).tasks.update({9: first(rig)}),
+    "who waits for it": lambda rig: setattr(first(rig).more(), "abandoned", True),
+    "ids that pools report": lambda rig: rig.hub.state.ledger.aliases.update({9: first(rig)}),
+    "finished and on its way": lambda rig: rig.hub.state.ledger.account(1).finished.add(1),
     "ledger's size": lambda rig: setattr(rig.hub.state.ledger, "size", 1),
     "terminal task has a record": lambda rig: setattr(first(rig), "state", State.SUCCEEDED),
     "more returns than attempts": lambda rig: setattr(first(rig), "returns", 2),

@@ -6,6 +6,7 @@ from taskmesh.core.actions import OpenLane, PushTasks, SendClient
 from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, Tick
 from taskmesh.core.specs import spec_number
 from taskmesh.hub.machine.books import client_session
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.machine.views import views
@@ -97,13 +98,13 @@ def test_all_of_it_is_run_by_a_client_that_keeps_up(mesh):
         mesh.acknowledge(11)
 
     assert mesh.results == 200
-    assert not mesh.hub.state.ledger.tasks
+    assert not mesh.hub.state.ledger.count
 
 
 def test_people_are_told_why(mesh):
     mesh.join(11, tasks=200)
     mesh.run_all()
-    waiting = next(iter(mesh.hub.state.ledger.tasks))
+    waiting = next(tasks_by_id(mesh.hub.state.ledger))[0]
 
     view = views.answer(mesh.hub.state, m.Query(1, "task", f"{waiting:032x}"), mesh.now)
 

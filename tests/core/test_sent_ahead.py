@@ -58,10 +58,7 @@ class TestAFunctionThatTurnsSlow:
         hand_back(rig, session)
         assert [key[1] for key in rig.held[session]] == [2, 3]
         assert rig.state(1, 4) == "QUEUED"
-        assert (
-            rig.hub.state.ledger.tasks[1 << 64 | 4].attempt - rig.hub.state.ledger.tasks[1 << 64 | 4].returns
-            == 0
-        )
+        assert rig.tasks[1 << 64 | 4].attempt - rig.tasks[1 << 64 | 4].returns == 0
 
     def test_lets_what_is_urgent_have_the_next_free_slot(self, rig, session):
         hand_back(rig, session)

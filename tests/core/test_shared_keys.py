@@ -3,6 +3,7 @@
 import pytest
 
 from taskmesh.core.events import FromClient
+from taskmesh.core.ids import text_of
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Held, Run, Spec
 from tests.core.rig import EPOCH, HubRig, number_of, spec
@@ -28,7 +29,7 @@ def come_back(order: str, **options: object) -> tuple[HubRig, int]:
             session = rig.join(epoch=EPOCH - 1, inventory=[HELD])
         else:
             submit(rig, *{"A": (A, 7), "B": (B, 3)}[who], one)
-    assert rig.hub.state.ledger.tasks[B << 64 | 3] is rig.hub.state.ledger.tasks[A << 64 | 7]
+    assert rig.tasks[B << 64 | 3] is rig.tasks[A << 64 | 7]
     assert rig.hub.state.lanes[session].outstanding == 1
     return rig, session
 
@@ -104,7 +105,7 @@ def test_reports_count_when_the_one_whose_name_its_pool_knows_has_given_up(order
 
     assert rig.outcomes(A).get(7, "cancelled") == "cancelled"
     assert rig.outcomes(B) == {3: "exception" if end == "failed" else "done"}
-    assert rig.hub.state.ledger.tasks == {}
+    assert rig.tasks == {}
 
 
 @ORDERS
@@ -130,6 +131,18 @@ def test_a_pool_that_says_hello_again_keeps_it(order):
 
 
 @ORDERS
+def test_so_it_does_when_the_one_whose_name_it_knows_has_given_up(order):
+    """The hub forgot that name with the second Hello: the outcome was nobody's while the pool lived."""
+    rig, session = come_back(order)
+    rig.tell(FromClient(A, m.CancelTasks([7])))
+    again = rig.join(number=2, epoch=EPOCH, session=session, inventory=[HELD])
+
+    assert rig.hub.state.lanes[again].outstanding == 1
+    rig.report(again, done=(AT_POOL,))
+    assert rig.outcomes(B) == {3: "done"}
+
+
+@ORDERS
 def test_a_late_success_of_a_session_that_is_over_counts(order):
     rig, session = come_back(order)
     rig.after(rig.config.lease + 1)
@@ -137,6 +150,23 @@ def test_a_late_success_of_a_session_that_is_over_counts(order):
         rig.tell(FromClient(client, m.ClientBeat()))
     rig.report(session, done=(AT_POOL,))
 
+    assert (rig.outcomes(A), rig.outcomes(B)) == ({7: "done"}, {3: "done"})
+
+
+def test_one_whose_task_an_operator_has_cancelled_waits_for_it_again_when_it_submits_it_again():
+    """The record was still known under its id, so the hub took the Submit and never answered it."""
+    rig, one = HubRig(lease=2.0), spec()
+    submit(rig, A, 7, one)
+    submit(rig, B, 3, one)
+    rig.after(2.5)
+    session = rig.join()
+    rig.tell(FromClient(B, m.Command(1, "cancel", text_of(A << 64 | 7))))
+    rig.tell(FromClient(A, m.ClientBye(cancel=False)))
+    rig.told[A].clear()
+    submit(rig, A, 7, one)
+    assert rig.tasks[A << 64 | 7] is rig.tasks[B << 64 | 3]
+
+    rig.report(session, done=tuple(rig.held[session]))
     assert (rig.outcomes(A), rig.outcomes(B)) == ({7: "done"}, {3: "done"})
 
 

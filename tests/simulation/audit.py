@@ -10,6 +10,7 @@ from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.books.backlog import Route
 from taskmesh.hub.machine.books.failures import POOLS_DIED
 from taskmesh.hub.machine.books.lanes import Lane
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.sinks import Sinks
 from taskmesh.hub.machine.books.states import State
 from taskmesh.hub.machine.machine import HubMachine
@@ -97,7 +98,7 @@ class Audit:
         """Check the tasks that one event pushes on a lane: each is to run, in a new attempt, and they fit."""
         epoch = hub.config.epoch
         tasks, total = (
-            hub.state.ledger.tasks,
+            dict(tasks_by_id(hub.state.ledger)),
             sum(len(run.seqs) for message in messages for run in message.runs),
         )
         before = lane.outstanding - total
@@ -158,7 +159,7 @@ class Audit:
         if not used:
             return
         held: Counter[tuple[str, str]] = Counter()
-        for record in {id(one): one for one in hub.state.ledger.tasks.values()}.values():
+        for record in dict.fromkeys(record for _, record in tasks_by_id(hub.state.ledger)):
             if State.SENT <= record.state <= State.RUNNING:
                 held.update((rule.name, rule.keyed * record.part) for rule in record.spec.spec.limits)
         for run in runs:
@@ -186,10 +187,7 @@ class Audit:
         """Nothing that an event had pushed goes before what is more urgent, nor before its elders."""
         urgent: dict[Route, int] = {}
         for record in hub.state.ledger.backlog.entries():
-            if (
-                record.state is State.QUEUED
-                and record.id >> SEQ_BITS not in hub.state.ledger.backlog.withheld
-            ):
+            if record.state is State.QUEUED and record.client not in hub.state.ledger.backlog.withheld:
                 urgent[record.spec.route] = max(record.spec.spec.priority, urgent.get(record.spec.route, 0))
         for run in runs:
             entry = hub.state.specs[run.spec]
@@ -216,7 +214,7 @@ class Audit:
         for run in runs if client else ():
             for seq in run.seqs:
                 plan = self._workload.plans[client, seq]
-                if client << SEQ_BITS | seq in hub.state.ledger.tasks:
+                if hub.state.ledger.by_id(client << SEQ_BITS | seq) is not None:
                     plan.arrived = plan.arrived or now
                     self.faults["waits for room", "value"] += plan.is_value
 

@@ -19,6 +19,7 @@ from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.state_machine import require
 from taskmesh.hub.journal.entries import decode
 from taskmesh.hub.machine.books.journal import is_durable
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.messages.journal_entries import (
     ENDS,
     OUTCOME,
@@ -162,7 +163,7 @@ class Durability:
             for seq in run.seqs
             if seq not in state.ledger.account(chunk.client).finished
         }
-        here = state.ledger.tasks.keys() | late
+        here = late.union(task for task, _ in tasks_by_id(state.ledger))
         forgotten = {task for until, tasks in self._kept.values() if until <= state.wall for task in tasks}
         for client, seq in sorted(self.accepted - self.ended - self.excused - forgotten):
             task = client << SEQ_BITS | seq

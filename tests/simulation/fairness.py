@@ -67,7 +67,7 @@ class Fairness:
             for run in push.message.runs:
                 entry = hub.state.specs[run.spec]
                 name = entry.route, entry.priority
-                records = [hub.state.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
+                records = [hub.state.ledger.by_id(run.client << SEQ_BITS | seq) for seq in run.seqs]
                 if any(record is not None and record.losses >= SUSPECT for record in records):
                     continue  # it goes alone, when there is a pool for it
                 of_route_queue = served.setdefault(name, {})

@@ -48,7 +48,7 @@ def result_dedup(patch: Patch) -> None:
     odd = collector._on_uncommon
 
     def give_it_again(hub: HubState, run: DoneRun, index: int, session: int) -> None:
-        if run.client << SEQ_BITS | run.seqs[index] in hub.ledger.tasks:
+        if hub.ledger.by_id(run.client << SEQ_BITS | run.seqs[index]) is not None:
             odd(hub, run, index, session)
         else:
             collector.give(hub, collector._part(run, [index]))
@@ -392,7 +392,7 @@ def value_kept(patch: Patch) -> None:
 
     def let_go(self: Dependencies, record: TaskRecord, links: Links) -> None:
         for seq in links.needs:
-            task = record.id >> SEQ_BITS << SEQ_BITS | seq
+            task = record.client << SEQ_BITS | seq
             if (held := self.values.get(task)) is not None:
                 held.holders -= 1
                 if held.holders < 2:

@@ -12,9 +12,10 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.ids import SEQ_BITS, client_of, plain, seq_of
+from taskmesh.core.ids import plain
 from taskmesh.hub.machine import schedules
 from taskmesh.hub.machine.books.journal import without
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.limits import Limits
 from taskmesh.hub.machine.books.result_cache import CachedOutcome, ResultCache
 from taskmesh.hub.machine.books.sinks import Consumer as SinkConsumer
@@ -217,8 +218,7 @@ class HubHost(Host[HubMachine]):
 
         def note(client: int, runs: Iterable[Run]) -> None:
             reopen(client, runs)
-            known = {seq_of(task) for task in ledger.tasks if client_of(task) == client}
-            finished = ledger.account(client).finished
+            known, finished = ledger.tasks_of(client).keys(), ledger.account(client).finished
             new = [
                 without(run, {seq for seq in run.seqs if seq in known or seq in finished})
                 for run in runs
@@ -325,9 +325,9 @@ class HubHost(Host[HubMachine]):
     def _asked(self, client: int, submit: m.Submit) -> None:
         if submit.epoch != self.epoch:
             return
-        tasks = self.machine.state.ledger.tasks
+        tasks = self.machine.state.ledger.tasks_of(client)
         seqs = [seq for run in submit.runs if run.again for seq in run.seqs]
-        new = [(client, seq) for seq in seqs if client << SEQ_BITS | seq not in tasks]
+        new = [(client, seq) for seq in seqs if seq not in tasks]
         self.setting.audit.attempts.asked(self.epoch, new)
 
     # --- what comes in ------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ class HubHost(Host[HubMachine]):
         house = self.machine.state.house.clients.get("", 0)
         for run in message.runs:
             for seq, payload in zip(run.seqs, run.payloads, strict=True) if run.client == house else ():
-                record = self.machine.state.ledger.tasks[house << SEQ_BITS | seq]
+                record = self.machine.state.ledger.tasks_of(house)[seq]
                 key = record.extra.key[1]
                 spec = self.machine.state.specs[run.spec].spec
                 self.setting.workload.firing(house, seq, run.spec, spec, payload, key)
@@ -458,7 +458,8 @@ class HubHost(Host[HubMachine]):
         by_lane: dict[int, list[m.Tasks]] = {}
         for push in pushes:
             by_lane.setdefault(push.session, []).append(push.message)
-        late = self.machine.state.awaited.early.keys() & self.machine.state.ledger.tasks.keys()
+        here = dict(tasks_by_id(self.machine.state.ledger))
+        late = self.machine.state.awaited.early.keys() & here.keys()
         audit.require(not late, "an attachment waits for a task that is there", late)
         for session, messages in by_lane.items():
             audit.pushed(self.machine, self.machine.state.lanes[session], messages)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from taskmesh.core.events import LinkLost
-from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.recovery import QUIET_BEATS
 from taskmesh.messages.runs import Held
 from taskmesh.pool.machine.machine import CANCEL_GRACE
@@ -348,8 +347,9 @@ def turned_slow(world: World) -> list[Plan]:
         stays = lane.outstanding > lane.slots
         audit.require(not stays, "sent ahead, and not called back", lane.pool, lane.outstanding)
     world.until(timetable.now + BACK)
-    task = client.client << SEQ_BITS | urgent[0].seq
-    came = task in world.hub.machine.state.ledger.tasks  # else its caps are reached
+    came = urgent[0].seq in world.hub.machine.state.ledger.tasks_of(
+        client.client
+    )  # else its caps are reached
     world.until(timetable.now + SLOW_SECONDS + JOINS - CALLED_BACK - BACK)
     starts = urgent[0].runs > 0 or not came
     audit.require(starts, "urgent, and behind what was sent ahead", urgent[0])

@@ -14,6 +14,7 @@ from functools import partial
 
 from taskmesh.core import events as ev
 from taskmesh.errors import TaskMeshError
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.states import Cause, State
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DONE, FIRING, Spec
@@ -401,7 +402,7 @@ class World:
 
     def _settled(self) -> bool:
         machine = self.hub.machine
-        tasks = machine.state.ledger.tasks or machine.state.awaited.late
+        tasks = any(tasks_by_id(machine.state.ledger)) or machine.state.awaited.late
         return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:
@@ -418,13 +419,13 @@ class World:
     def _left(self) -> str:
         ledger = [
             (
-                record.id >> 64,
-                record.id & (1 << 64) - 1,
+                record.client,
+                record.seq,
                 record.state.name,
                 record.attempt,
                 record.spec.spec.name,
             )
-            for record in self.hub.machine.state.ledger.tasks.values()
+            for _, record in tasks_by_id(self.hub.machine.state.ledger)
         ]
         waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
         pools = [pool.machine.snapshot() for pool in self.pools]

@@ -34,7 +34,7 @@ def take_inventory(hub: HubState, lane: Lane, hello: Hello, former: int, now: fl
         gone, unclaimed = [], []
         for seq in held.seqs:
             task = held.client << SEQ_BITS | seq
-            record = hub.ledger.tasks.get(task)
+            record = hub.ledger.by_id(task)
             if record is None and not is_over(hub, held.client, seq):
                 unclaimed.append(seq)
             elif (

@@ -36,7 +36,7 @@ def enter(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) ->
             hub.ledger.move(record, Cause.AWAIT)
             hub.awaited.early.setdefault(target, []).append(record)
     else:
-        hub.ledger.answered(client, seq)
+        hub.ledger.account(client).finished.add(seq)
         outcome, after = kept or _unfetched(hub, client, target) or (unknown(), 0)
         collector.give(hub, of_task(outcome, task), after)
 
@@ -47,11 +47,11 @@ def came(hub: HubState, client: int, seqs: list[int]) -> None:
         for record in hub.awaited.early.pop(target, ()):
             if record.state is not State.WAITING:
                 continue
-            other = _found(hub, ids.client_of(record.id), target)
+            other = _found(hub, record.client, target)
             if other is None:
                 collector.end(hub, record, Cause.FAIL, unknown())
             else:
-                hub.ledger.attach(ids.client_of(record.id), ids.seq_of(record.id), other)
+                hub.ledger.attach(record.client, record.seq, other)
 
 
 def sweep(hub: HubState) -> None:
@@ -61,7 +61,7 @@ def sweep(hub: HubState) -> None:
         for record in records:
             if record.state is not State.WAITING:
                 continue
-            if _may_come(hub, ids.client_of(record.id), target):
+            if _may_come(hub, record.client, target):
                 hub.awaited.early.setdefault(target, []).append(record)
             else:
                 collector.end(hub, record, Cause.FAIL, unknown())
@@ -69,8 +69,8 @@ def sweep(hub: HubState) -> None:
 
 def _found(hub: HubState, client: int, target: int) -> TaskRecord | None:
     """Return the record of a task on its way whose outcome this client may have."""
-    record = hub.ledger.tasks.get(target)
-    if record is None or record.spec.is_chunk or not record.is_waited_for(target):
+    record = hub.ledger.by_id(target)
+    if record is None or record.spec.is_chunk:
         return None
     return record if _is_visible(hub, client, target) else None
 
@@ -105,12 +105,12 @@ def _unfetched(hub: HubState, client: int, target: int) -> tuple[DoneRun | Faile
 
 def _may_come(hub: HubState, client: int, target: int) -> bool:
     """Return True if the client of a task that is not here may come back with it after a restart."""
-    if not target or target in hub.ledger.tasks or not _expects_clients(hub):
+    owner, seq = ids.client_of(target), ids.seq_of(target)
+    if not target or hub.ledger.by_id(target) is not None or not _expects_clients(hub):
         return False
-    known = ids.client_of(target) in hub.ledger.accounts
-    if known and not _is_visible(hub, client, target):
+    if owner in hub.ledger.accounts and not _is_visible(hub, client, target):
         return False
-    return not adoption.is_over(hub, ids.client_of(target), ids.seq_of(target))
+    return not adoption.is_over(hub, owner, seq)
 
 
 def _expects_clients(hub: HubState) -> bool:

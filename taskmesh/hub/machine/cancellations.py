@@ -7,7 +7,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS, task_id
 from taskmesh.hub.machine import collector
 from taskmesh.hub.machine.books.account import PORTION
 from taskmesh.hub.machine.books.clients import Extent, Pending
@@ -20,20 +20,19 @@ LOOKUPS_PER_CANCEL = 4
 """Tasks that are looked at in the time in which one is cancelled, at least."""
 
 
-def cancel(hub: HubState, task: int, *, quiet: bool = False) -> bool:
-    """One waiter gives a task up; the last one's ends it. False when it is not on its way.
+def cancel(hub: HubState, client: int, seq: int, *, quiet: bool = False) -> bool:
+    """One waiter gives a task up; the last one's ends it. False when it does not wait for it.
 
     Args:
-        task: the id under which it waits.
+        client: the waiter.
+        seq: the counter under which it waits.
         quiet: it is not told.
     """
-    record = hub.ledger.tasks.get(task)
-    if record is None or not record.is_waited_for(task):
+    record = hub.ledger.tasks_of(client).get(seq)
+    if record is None:
         return False
-    if record.extra is not None and record.extra.abandoned and task == record.id:
-        return True  # it is run for others
-    cancelled = Failed(task >> SEQ_BITS, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
-    after = 0
+    cancelled = Failed(client, seq, record.attempt - record.returns, "cancelled")
+    task, after = task_id(client, seq), 0
     if hub.ledger.detach(task, record):
         if State.SENT <= record.state <= State.RUNNING:
             hub.cancellations.at_pool(record.session, record.attempt, record.known_as)
@@ -42,9 +41,9 @@ def cancel(hub: HubState, task: int, *, quiet: bool = False) -> bool:
         hub.dependencies.given_up(task, record, cancelled)
     journal = hub.journal
     if journal is not None and quiet:
-        journal.delivered(task >> SEQ_BITS, [], [cancelled], hub.specs)
+        journal.delivered(client, [], [cancelled], hub.specs)
     elif journal is not None:
-        journal.ended(task >> SEQ_BITS, cancelled)  # others may have heard of it than its client
+        journal.ended(client, cancelled)  # others may have heard of it than its client
     if not quiet:
         collector.give(hub, cancelled, after)
     return True
@@ -71,9 +70,9 @@ def cancel_all(hub: HubState, client: int, extent: Extent = Extent.ALL, reason: 
     if before is not None:
         extent = max(extent, before.extent)
         reason = reason or before.reason
-    hub.cancellations.pending[client] = Pending(account.accepted.end, extent, reason)
+    hub.cancellations.pending[client] = Pending(account.tasks, extent, reason)
     hub.ledger.backlog.withheld.add(client)
-    return account.tasks
+    return len(account.tasks)
 
 
 def step(hub: HubState) -> list[int]:
@@ -82,12 +81,8 @@ def step(hub: HubState) -> list[int]:
     left = PORTION * LOOKUPS_PER_CANCEL
     while left > 0 and hub.cancellations.pending:
         client, job = next(iter(hub.cancellations.pending.items()))
-        account = hub.ledger.account(client)
-        seqs = account.on_their_way(
-            job.low, left if job.extent is Extent.BOUND else -(-left // LOOKUPS_PER_CANCEL)
-        )
-        left -= _cancel_some(hub, client, job, seqs)
-        if not seqs or job.low >= job.end:
+        left = _cancel_some(hub, client, job, left)
+        if not job.seqs:
             del hub.cancellations.pending[client]
             hub.ledger.backlog.withheld.discard(client)
             hub.due.news.add(client)  # it may have too many results to take besides
@@ -96,22 +91,21 @@ def step(hub: HubState) -> list[int]:
     return done
 
 
-def _cancel_some(hub: HubState, client: int, job: Pending, seqs: list[int]) -> int:
-    """Cancel what is to be of these; return what that cost, in looks."""
-    tasks, base, quiet, looks = hub.ledger.tasks, client << SEQ_BITS, client not in hub.clients, 1
-    for seq in seqs:
-        if seq >= job.end:
-            job.low = job.end
-            break
-        job.low = seq + 1
-        looks += 1
-        spec = tasks[base | seq].spec.spec
+def _cancel_some(hub: HubState, client: int, job: Pending, left: int) -> int:
+    """Cancel what is to be, with at most so many looks; return how many are left."""
+    tasks, quiet = hub.ledger.tasks_of(client), client not in hub.clients
+    while job.seqs and left > 0:
+        seq = job.seqs.popleft()
+        left -= 1
+        if (record := tasks.get(seq)) is None:
+            continue
+        spec = record.spec.spec
         is_spared = spec.detach if job.extent is Extent.ATTACHED else spec.on_client_loss != "cancel"
         if job.extent is not Extent.ALL and is_spared:
             continue
-        job.count += cancel(hub, base | seq, quiet=quiet)
-        looks += LOOKUPS_PER_CANCEL - 1
-    return looks
+        job.count += cancel(hub, client, seq, quiet=quiet)
+        left -= LOOKUPS_PER_CANCEL - 1
+    return left
 
 
 def _tell(hub: HubState, client: int, job: Pending) -> None:

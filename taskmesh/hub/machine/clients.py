@@ -222,7 +222,7 @@ def orphans(hub: HubState) -> int:
     here = {client for client, session in hub.clients.items() if session.present or session.linked}
     here.update(hub.house.clients.values())
     accounts = hub.ledger.accounts
-    return sum(accounts[client].tasks for client in accounts.keys() - here)
+    return sum(len(accounts[client].tasks) for client in accounts.keys() - here)
 
 
 def cancel_tasks_of(hub: HubState, clients: Iterable[int], reason: str) -> int:
@@ -398,7 +398,7 @@ def _drop_outcomes(hub: HubState, session: ClientSession, reason: str) -> None:
         "client": f"{session.client:016x}",
         "name": session.name,
         "bytes": session.size,
-        "tasks": hub.ledger.account(session.client).tasks,
+        "tasks": len(hub.ledger.account(session.client).tasks),
         "reason": reason,
     }
     if session.size or session.has_news:

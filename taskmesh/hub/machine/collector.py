@@ -76,12 +76,11 @@ def _linked(hub: HubState, run: DoneRun, index: int, session: int) -> bool:
 
     In a graph it is the common case: its outcome is given on with those of the same run.
     """
-    task = run.client << SEQ_BITS | run.seqs[index]
-    record = hub.ledger.tasks.get(task)
+    record = hub.ledger.tasks_of(run.client).get(run.seqs[index])
     if record is None or record.links is None or record.state is State.WAITING:
         return False
-    is_shared = record.extra.is_shared or record.spec.spec.keep > 0
-    if is_shared or not is_current(record, task, session, run.attempt):
+    extra, is_awaited = record.extra, record.session == session and record.attempt == run.attempt
+    if not is_awaited or extra.alias or extra.is_shared or record.spec.spec.keep > 0:
         return False
     release(hub, record)
     hub.ledger.move(record, Cause.SUCCEED)
@@ -94,7 +93,7 @@ def _linked(hub: HubState, run: DoneRun, index: int, session: int) -> bool:
 def _on_uncommon(hub: HubState, run: DoneRun, index: int, session: int) -> None:
     """One success that is not the common case: unknown, terminal, late, or with several waiters."""
     task = run.client << SEQ_BITS | run.seqs[index]
-    record = hub.ledger.tasks.get(task)
+    record = hub.ledger.by_id(task)
     part = run.part([index])
     if record is None:
         hub.diagnostics.duplicates += 1
@@ -108,8 +107,8 @@ def _on_uncommon(hub: HubState, run: DoneRun, index: int, session: int) -> None:
         hub.ledger.move(record, Cause.DUE)
     finish(hub, record, Cause.SUCCEED, part)
     if record.spec.ignores_result and session == ANYBODY:  # tasks that come with it may need the result
-        value = value_of(record.id & SEQ_MASK, part, record.spec.spec)
-        hub.dependencies.bring(record.id >> SEQ_BITS, [value])
+        value = value_of(record.seq, part, record.spec.spec)
+        hub.dependencies.bring(record.client, [value])
 
 
 def _pass_on(hub: HubState, run: DoneRun, entry: SpecEntry | None, after: int = 0) -> int:
@@ -157,7 +156,7 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
         if told.kind != "cancelled":
             about = {
                 "name": record.spec.spec.name,
-                "user": _user_of(hub, record.id),
+                "user": hub.owner(record.client),
                 "state": record.state.name,
                 "queue": record.spec.route[0],
                 "ended": hub.wall,
@@ -279,7 +278,7 @@ def give(hub: HubState, outcome: DoneRun | Failed, after: int = 0) -> int:
 def on_failed(hub: HubState, failure: Failed, session: int, now: float) -> None:
     """One attempt that did not succeed: ends the task, or sends it round again."""
     task = failure.client << SEQ_BITS | failure.seq
-    record = hub.ledger.tasks.get(task)
+    record = hub.ledger.by_id(task)
     if record is None:
         hub.diagnostics.stale += 1
         hub.unclaimed.reported(failure)
@@ -300,7 +299,7 @@ def _failed(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> N
     if failure.kind in REFUSALS and _refused(hub, record, failure):
         return
     record.started()
-    hub.diagnostics.errors.add(record.spec.spec.name, record.id, _user_of(hub, record.id), failure, hub.wall)
+    hub.diagnostics.errors.add(record.spec.spec.name, record.id, hub.owner(record.client), failure, hub.wall)
     if failure.kind == "lost":
         lost(hub, record, failure)
     elif failure.kind in CRASHES:
@@ -348,7 +347,7 @@ def _erred(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> No
     if not again or not (failure.retryable or failure.kind == "hard_timeout"):
         end(hub, record, Cause.FAIL, failure)
         return
-    hub.ledger.charge(record, errors=1)
+    record.charge(errors=1)
     delay = failure.retry_after
     if delay < 0:
         delay = spec.retry_delay(record.errors)
@@ -363,12 +362,12 @@ def _crashed(hub: HubState, record: TaskRecord, failure: Failed, now: float) -> 
         end(hub, record, Cause.LOSE, failure)
         return
     if failure.kind == "oom":
-        hub.ledger.charge(record, ooms=1)
+        record.charge(ooms=1)
         ooms = record.extra.ooms
         over = ooms >= hub.config.oom_limit
         delay = min(60.0, 2.0 ** (ooms - 1))
     else:
-        hub.ledger.charge(record, crashes=1)
+        record.charge(crashes=1)
         over = record.crashes >= hub.config.crash_limit
         delay = 0.0
     if over or (record.spec.is_chunk and _leave_to_client(hub, record, now)):
@@ -385,7 +384,7 @@ def _leave_to_client(hub: HubState, record: TaskRecord, now: float) -> bool:
 
     It is there until it is found not to be: the chunk is kept until it has acknowledged.
     """
-    session = hub.clients.get(record.id >> SEQ_BITS)
+    session = hub.clients.get(record.client)
     if session is None or not session.present:
         return False
     if not session.credit:
@@ -393,7 +392,7 @@ def _leave_to_client(hub: HubState, record: TaskRecord, now: float) -> bool:
     if now - session.heard >= hub.config.silent_beats * hub.config.beat:
         return False
     if record.spec.spec.on_client_loss == "run":
-        session.unsplit[record.id] = record.unsent()
+        session.unsplit[record.seq] = record.unsent()
     return True
 
 
@@ -415,7 +414,7 @@ def lost(hub: HubState, record: TaskRecord, failure: Failed | None = None) -> No
     """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
     if record.spec.spec.acks == "early":
         if failure is None:
-            failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "lost")
+            failure = Failed(record.client, record.seq, record.attempt, "lost")
         end(hub, record, Cause.LOSE, failure)
         return
     if record.state is State.RUNNING:
@@ -429,7 +428,7 @@ def died_with(hub: HubState, record: TaskRecord, pool: str, reason: str) -> None
     It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
     its client once it is suspect (docs/adr/0007).
     """
-    hub.ledger.charge(record, losses=1)
+    record.charge(losses=1)
     over = record.losses >= hub.config.pool_loss_limit
     if record.losses >= SUSPECT:
         over = over or (record.spec.is_chunk and _leave_to_client(hub, record, hub.now))
@@ -439,8 +438,8 @@ def died_with(hub: HubState, record: TaskRecord, pool: str, reason: str) -> None
         lost(hub, record)
         return
     failure = Failed(
-        record.id >> SEQ_BITS,
-        record.id & SEQ_MASK,
+        record.client,
+        record.seq,
         record.attempt,
         "crash",
         text=f"{record.losses} {POOLS_DIED}",
@@ -472,7 +471,7 @@ def on_returned(hub: HubState, held: Held, session: int) -> None:
     """Tasks handed back unstarted, uncharged."""
     base = held.client << SEQ_BITS
     for seq in reversed(held.seqs):
-        record = hub.ledger.tasks.get(base | seq)
+        record = hub.ledger.by_id(base | seq)
         if record is None:
             part = Held(held.client, held.attempt, [seq], returns=held.returns)
             hub.unclaimed.reported(part)
@@ -488,7 +487,7 @@ def not_started(hub: HubState, record: TaskRecord) -> None:
 def expire(hub: HubState, record: TaskRecord) -> None:
     what = "nobody had fulfilled it" if record.spec.is_promise else "it had not started"
     text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
-    failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
+    failure = Failed(record.client, record.seq, record.attempt, "expired", text=text)
     end(hub, record, Cause.EXPIRE, failure)
 
 
@@ -498,7 +497,7 @@ def end(hub: HubState, record: TaskRecord, cause: Cause, failure: Failed) -> Non
     history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
     failure = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
     if failure.kind != "cancelled" and _is_letter(hub, record):
-        account = hub.ledger.account(record.id >> SEQ_BITS)
+        account = hub.ledger.account(record.client)
         state = TRANSITIONS[record.state, cause]
         hub.letters.add(record, state, failure, hub.wall, account.owner, account.name)
     finish(hub, record, cause, msgspec.structs.replace(failure, output=""))
@@ -509,12 +508,12 @@ def _is_letter(hub: HubState, record: TaskRecord) -> bool:
 
     Tasks without a client outlive it only in a journal.
     """
-    spec, client = record.spec.spec, record.id >> SEQ_BITS
+    spec, client = record.spec.spec, record.client
     if record.spec.needs_no_pool:
         return False
     if spec.detach or spec.kind == FIRING:
         return True
-    if hub.journal is None or not hub.journal.has(client, record.id & SEQ_MASK):
+    if hub.journal is None or not hub.journal.has(client, record.seq):
         return False
     session = hub.clients.get(client)
     return session is None or not session.present

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.state_machine import require
 from taskmesh.hub.machine.books.backlog import (
     LINE,
@@ -17,7 +17,7 @@ from taskmesh.hub.machine.books.backlog import (
     LimitedRouteQueue,
     RouteQueue,
 )
-from taskmesh.hub.machine.books.ledger import Ledger, states_of, weight_of
+from taskmesh.hub.machine.books.ledger import Ledger, states_of, tasks_by_id, weight_of
 from taskmesh.hub.machine.books.limits import key_of
 from taskmesh.hub.machine.books.sinks import Sinks, keys_of, size_at, size_of_ended
 from taskmesh.hub.machine.books.states import State, TaskRecord
@@ -27,8 +27,8 @@ from taskmesh.hub.machine.state import HubState
 def check_hub(hub: HubState) -> None:
     """Caps hold, no task is lost, and ledger, accounts, lanes, specs and backlog agree."""
     ledger = hub.ledger
-    records = {id(record): record for record in ledger.tasks.values()}.values()
-    _check_states(ledger, list(records))
+    records = list(dict.fromkeys(record for _, record in tasks_by_id(ledger)))
+    _check_states(ledger, records)
     _check_accounts(ledger)
     for record in records:
         _check_record(hub, record)
@@ -69,7 +69,7 @@ def check_hub(hub: HubState) -> None:
         _check_limited(hub, backlog)
     most = hub.config.max_tasks
     held_over = hub.journal is not None  # what an earlier hub has accepted comes in whatever the cap is
-    require(len(ledger.tasks) - ledger.reruns <= most or held_over, "more tasks than the cap")
+    require(ledger.count - ledger.reruns <= most or held_over, "more tasks than the cap")
     _check_lanes(hub)
     _check_sinks(hub.sinks)
     live: dict[int, int] = {}
@@ -94,26 +94,32 @@ def _check_states(ledger: Ledger, records: list[TaskRecord]) -> None:
     states = Counter(record.state for record in records)
     found = states_of(ledger)
     require(found == {state: states[state] for state in found}, "counts by state are wrong", found)
-    waiting = {record.id: record for record in records if record.state is State.WAITING}
+    waiting = {record: None for record in records if record.state is State.WAITING}
     require(ledger.waiting == waiting, "tasks that wait are not known as such", ledger.waiting.keys())
-    of_spec = Counter(record.spec.number for record in waiting.values())
+    of_spec = Counter(record.spec.number for record in waiting)
     specs = {record.spec.number: record.spec for record in records}
     for number, entry in specs.items():
         require(entry.waiting == of_spec[number], "a spec's waiting count is wrong", number, entry.waiting)
 
 
 def _check_accounts(ledger: Ledger) -> None:
-    tasks: dict[int, list[int]] = {}
-    for task, record in ledger.tasks.items():
-        abandoned = record.id == task and record.extra is not None and record.extra.abandoned
-        if not abandoned and record.is_waited_for(task):
-            tasks.setdefault(task >> SEQ_BITS, []).append(task & SEQ_MASK)
-    require(tasks.keys() <= ledger.accounts.keys(), "tasks without an account")
+    waits: set[tuple[int, TaskRecord]] = set()
     for client, account in ledger.accounts.items():
-        own = sorted(tasks.get(client, []))
-        require(account.tasks == len(own), "an account's count is wrong", client, account.tasks)
-        require(account.accepted.minus(account.finished) == own, "an account's counters are wrong", client)
+        waits.update((client << SEQ_BITS | seq, record) for seq, record in account.tasks.items())
+        over = [seq for seq in account.tasks if seq in account.finished]
+        require(not over, "tasks on their way are taken for finished ones", client, over)
         require(account.size >= 0, "an account's size is negative", client, account.size)
+    require(ledger.count == len(waits), "the count of tasks is wrong", ledger.count, len(waits))
+    records = {record for _, record in tasks_by_id(ledger)}
+    known = {
+        (task, record)
+        for record in records
+        for task in (record.extra.waiting(record.id) if record.extra else [record.id])
+    }
+    require(waits == known, "records do not know who waits for them", waits ^ known)
+    at_pools = {(task, record) for record in records for task in (record.id, record.known_as)}
+    aliases = set(ledger.aliases.items())
+    require(aliases == at_pools - waits, "ids that pools alone know are wrong", aliases, at_pools - waits)
 
 
 def _check_record(hub: HubState, record: TaskRecord) -> None:
@@ -140,14 +146,14 @@ def _check_record(hub: HubState, record: TaskRecord) -> None:
 def _check_edges(hub: HubState) -> None:
     """Check that waits are the dependencies on their way, nothing queued waits, and no edge is twice."""
     waits: Counter[int] = Counter()
-    for task, record in hub.ledger.tasks.items():
+    for task, record in tasks_by_id(hub.ledger):
         if (links := record.links) is not None:
             dependents = links.dependents.get(task, ())
             waits.update(other.id for other in dependents if other.state <= State.RUNNING)
     for ending in hub.dependencies.ended:
         yet = ending.dependents[ending.heard :]
         waits.update(other.id for other in yet if other.state <= State.RUNNING)
-    for record in hub.ledger.tasks.values():
+    for _, record in tasks_by_id(hub.ledger):
         if (links := record.links) is not None:
             require(links.waits == waits[record.id], "waits of a task are wrong", record.id, links.waits)
             queued = record.state is State.QUEUED
@@ -163,13 +169,13 @@ def _check_values(hub: HubState) -> None:
     holders: Counter[int] = Counter()
     to_come = {
         (other.id, task)
-        for task, record in hub.ledger.tasks.items()
+        for task, record in tasks_by_id(hub.ledger)
         if record.links is not None
         for other in record.links.dependents.get(task, ())
     }
-    for task, record in hub.ledger.tasks.items():
+    for task, record in tasks_by_id(hub.ledger):
         if (links := record.links) is not None and task == record.id:
-            base = task >> SEQ_BITS << SEQ_BITS
+            base = record.client << SEQ_BITS
             holders.update(base | seq for seq in links.needs if (task, base | seq) not in to_come)
     holders.update(client << SEQ_BITS | seq for client, seqs in hub.dependencies.kept.items() for seq in seqs)
     for task, held in values.items():
@@ -186,7 +192,7 @@ def _check_permits(hub: HubState) -> None:
     """Permits of a limit are its tasks that are SENT or RUNNING, or listed and not asked for."""
     limits = hub.ledger.limits
     permits: dict[tuple[str, str], set[int]] = {}
-    for record in hub.ledger.tasks.values():
+    for _, record in tasks_by_id(hub.ledger):
         rules = record.spec.spec.limits
         require((record.part is None) == (not rules), "a task's limits are not its spec's", record.id)
         if State.SENT <= record.state <= State.RUNNING:
@@ -283,5 +289,5 @@ def _check_lanes(hub: HubState) -> None:
         for record in held:
             counts[record.spec.number] = counts.get(record.spec.number, 0) + 1
         require(lane.counts == counts, "a lane's counts by spec are wrong", lane.pool, lane.counts, counts)
-    held_sessions = {record.session for record in hub.ledger.tasks.values()} - {0}
+    held_sessions = {record.session for _, record in tasks_by_id(hub.ledger)} - {0}
     require(held_sessions <= hub.lanes.keys(), "tasks of sessions that are gone", held_sessions)

@@ -148,7 +148,7 @@ def _restore_outcome(hub: HubState, journal: Journal, task: int, found: j.Journa
     outcome = found.done or found.failed
     if outcome is None:
         return
-    hub.ledger.answered(client, seq)
+    hub.ledger.account(client).finished.add(seq)
     collector.give(hub, of_task(outcome, task))
     if journal.needed(client, seq) and not is_bare(outcome):
         entry = hub.specs.get(found.done.spec) if found.done is not None else None

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import HubAction, WriteJournal
+from taskmesh.core.ids import client_of, seq_of
 from taskmesh.hub.machine import (
     attachments,
     cancellations,
@@ -113,7 +114,7 @@ class HubMachine:
                 first = min(first, hub.recovery.deadline)
         if hub.due.acks:
             first = min(first, next(iter(hub.due.acks.values())))
-        if len(hub.lanes) > 1 and hub.ledger.tasks:
+        if len(hub.lanes) > 1 and hub.ledger.count:
             recall = self.ventilator.recall_deadline()
             if recall is not None:
                 first = min(first, recall)
@@ -141,7 +142,7 @@ class HubMachine:
             self._pass_limits(now)  # after all that queues tasks, before what pushes them
         if ledger.backlog.routes or ledger.suspects.routes or self.ventilator.lone is not None:
             hub.out += self.ventilator.dispatch(now)
-        if len(hub.lanes) > 1 and ledger.tasks:
+        if len(hub.lanes) > 1 and ledger.count:
             self._recall(self.ventilator.recalls(now))
         self._write()
 
@@ -427,8 +428,8 @@ class HubMachine:
         self.state.out += self.state.sinks.sweep(now)
         sink_values.wake(self.state)
         clients.forget_absent(self.state, now)
-        self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
-        self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
+        self.state.ledger.backlog.tidy(self.state.ledger.count)
+        self.state.ledger.suspects.tidy(self.state.ledger.count)
         clients.drop_bound(self.state, now)
         self.state.unclaimed.sweep(now)
         attachments.sweep(self.state)
@@ -452,7 +453,7 @@ class HubMachine:
             collector.expire(self.state, record)
             return
         for task in record.more().unwanted:
-            cancellations.cancel(self.state, task)
+            cancellations.cancel(self.state, client_of(task), seq_of(task))
 
     # --- views --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
-from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.ids import client_of
 from taskmesh.hub.machine.books.client_session import WORKER
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages import runs as r
@@ -149,7 +149,7 @@ def may_name(hub: HubState, session: ClientSession) -> bool:
     if session.parent and account.owner == session.user:
         lanes = [lane for lane in hub.lanes.values() if lane.user == session.user]
         held = (record for lane in lanes for record in lane.held())
-        if any(session.parent in (one.id >> SEQ_BITS, one.known_as >> SEQ_BITS) for one in held):
+        if any(session.parent in (one.client, client_of(one.known_as)) for one in held):
             account.owner = hub.owner(session.parent)
     return account.owner != session.user or not session.user.startswith(WORKER)
 

@@ -246,7 +246,7 @@ def _running(hub: HubState, lane: Lane, running: list[Progress], *, stalled: boo
     stale = []
     for progress in running:
         task = progress.client << SEQ_BITS | progress.seq
-        record = hub.ledger.tasks.get(task)
+        record = hub.ledger.by_id(task)
         if record is None or not collector.is_current(record, task, lane.session, progress.attempt):
             if record is not None or adoption.is_over(hub, progress.client, progress.seq):
                 stale.append(Held(progress.client, progress.attempt, [progress.seq]))
@@ -269,11 +269,11 @@ def last_progress(hub: HubState, lane: Lane, ended: list[Progress]) -> m.Notice 
     told = []
     for progress in ended:
         task = progress.client << SEQ_BITS | progress.seq
-        record = hub.ledger.tasks.get(task)
+        record = hub.ledger.by_id(task)
         if record is not None and collector.is_current(record, task, lane.session, progress.attempt):
             progress.attempt -= record.returns
             if progress.lines:
-                hub.diagnostics.lines.add(record.id, progress, hub.owner(record.id >> SEQ_BITS))
+                hub.diagnostics.lines.add(record.id, progress, hub.owner(record.client))
             told += for_all(progress, record)
     return m.Notice(told) if told else None
 
@@ -365,7 +365,7 @@ def _end(hub: HubState, lane: Lane, *, started: bool, died: str = "") -> int:
 def _survived(hub: HubState, lane: Lane) -> None:
     """The process of a session that was thought to be dead is back: no task was to blame."""
     for record in hub.known_pools.died.pop((lane.pool, lane.hello.instance), ()):
-        hub.ledger.charge(record, losses=-1)
+        record.charge(losses=-1)
 
 
 def recall_unwanted(hub: HubState, lane: Lane) -> None:

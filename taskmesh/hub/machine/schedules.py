@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from taskmesh.core.ids import SEQ_BITS, text_of
+from taskmesh.core.ids import text_of
 from taskmesh.core.specs import spec_number
 from taskmesh.hub.machine.books.schedule import ScheduleRecord, rate_of, when_of
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
@@ -149,7 +149,7 @@ def _submit(hub: HubState, schedule: ScheduleRecord, tick: float, mark: str = ""
         mark: what follows the tick in the task's key.
     """
     ledger, declaration = hub.ledger, schedule.declaration
-    if len(ledger.tasks) >= hub.config.max_tasks:
+    if ledger.count >= hub.config.max_tasks:
         return None
     key = f"{declaration.name}@{text_of_tick(tick)}{mark}"
     entry = hub.specs.setdefault(schedule.entry.number, schedule.entry)
@@ -181,8 +181,7 @@ def _write_down(hub: HubState, schedule: ScheduleRecord, record: TaskRecord, run
     if journal is None:
         return
     if spec.acks == "late":
-        client = record.id >> SEQ_BITS
-        chunk = JournalChunk(client, schedule.user, schedule.name, hub.wall, [run])
+        chunk = JournalChunk(record.client, schedule.user, schedule.name, hub.wall, [run])
         journal.accept(chunk, hub.specs, ())
     hub.ledger.wait(record, math.inf, hub.wall)
     hub.schedules.unwritten.append((journal.upcoming, record))
@@ -219,7 +218,7 @@ def restored(hub: HubState) -> None:
 def entered(hub: HubState, chunk: JournalChunk) -> None:
     """Take note of the firings in a chunk of the journal that has been entered."""
     for run in chunk.runs:
-        record = hub.ledger.tasks.get(chunk.client << SEQ_BITS | run.seqs[0])
+        record = hub.ledger.tasks_of(chunk.client).get(run.seqs[0])
         schedule = hub.schedules.records.get(run.key.rpartition("@")[0])
         if record is not None and schedule is not None and record.spec.spec.kind == FIRING:
             schedule.living.append(record)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, user_of
+from taskmesh.core.ids import user_of
 from taskmesh.hub.machine import collector
 from taskmesh.hub.machine.books.sinks import MOST_BYTES, MOST_OUTCOMES
 from taskmesh.hub.machine.books.states import Cause, State, TaskRecord
@@ -107,9 +107,9 @@ def withdraw(hub: HubState, client: int, seqs: Collection[int] | None = None) ->
 
 def _put(hub: HubState, records: list[TaskRecord]) -> None:
     """Put values of one client and spec into their sink: their tasks end."""
-    ledger, entry, client = hub.ledger, records[0].spec, records[0].id >> SEQ_BITS
+    ledger, entry, client = hub.ledger, records[0].spec, records[0].client
     spec, name = entry.spec, ledger.account(client).name
-    seqs, payloads = [record.id & SEQ_MASK for record in records], [record.payload for record in records]
+    seqs, payloads = [record.seq for record in records], [record.payload for record in records]
     run = DoneRun(entry.number, client, 1, name, seqs, payloads, 0.0)
     if spec.sink:
         hub.sinks.put(hub.owned(client, spec.sink), spec.name, run)
@@ -134,4 +134,4 @@ def _end(hub: HubState, record: TaskRecord, run: DoneRun) -> None:
 
 
 def _is_of(last: TaskRecord, record: TaskRecord) -> bool:
-    return last.spec is record.spec and last.id >> SEQ_BITS == record.id >> SEQ_BITS
+    return last.spec is record.spec and last.client == record.client

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.specs import spec_number
 from taskmesh.hub.machine import (
     adoption,
@@ -90,14 +90,13 @@ def _durable(hub: HubState, session: ClientSession, submit: m.Submit) -> Journal
     runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec)]
     if any(run.again for run in runs):
         base, is_late = session.client << SEQ_BITS, session.client in hub.awaited.late
-        tasks, finished = hub.ledger.tasks, account.finished
         known = {
             seq
             for run in runs
             for seq in run.seqs
-            if base | seq in tasks
+            if seq in account.tasks
             or (is_late and hub.journal is not None and hub.journal.has(session.client, seq))
-            or seq in finished
+            or seq in account.finished
             or hub.result_cache.of_task(base | seq, hub.now)
         }
         runs = [run for run in (without(run, known) for run in runs) if run.seqs]
@@ -110,7 +109,7 @@ def end_as_told(hub: HubState, client: int, values: Iterable[Value]) -> None:
     Another execution might end in another way than those were told.
     """
     for value in values:
-        record = hub.ledger.tasks.get(client << SEQ_BITS | value.seq)
+        record = hub.ledger.tasks_of(client).get(value.seq)
         if record is None or value.is_bare or (record.extra is not None and record.extra.is_shared):
             continue  # others may need the result
         if value.failed is not None:
@@ -293,7 +292,7 @@ def _fits(hub: HubState, session: ClientSession, submit: m.Submit, count: int, s
     account = ledger.account(session.client)
     kept = account.size + session.size
     tasks_fit = (
-        len(ledger.tasks) + count <= config.max_tasks and account.tasks + count <= config.client_max_tasks
+        ledger.count + count <= config.max_tasks and len(account.tasks) + count <= config.client_max_tasks
     )
     bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
         kept + size <= config.client_max_bytes or not kept
@@ -347,7 +346,7 @@ def _answer_kept(hub: HubState, client: int, run: Run, now: float) -> Run:
         cached = cache.of_task(base | seq, now)
         if cached is not None and seq not in hub.ledger.account(client).finished:
             kept.add(seq)
-            hub.ledger.answered(client, seq)
+            hub.ledger.account(client).finished.add(seq)
             collector.give(hub, of_task(cached.outcome, base | seq), cache.pending(cached))
     return without(run, kept) if kept else run
 
@@ -357,7 +356,7 @@ def _refuse_durable(hub: HubState, client: int, run: Run, now: float) -> Run:
     if not hub.specs[run.spec].spec.durable or hub.journal is not None or run.again:
         return run
     for seq in run.seqs:
-        hub.ledger.answered(client, seq)
+        hub.ledger.account(client).finished.add(seq)
         collector.give(hub, Failed(client, seq, 0, NOT_DURABLE))
     return NOTHING
 
@@ -374,7 +373,7 @@ def _accept(hub: HubState, client: int, run: Run, now: float) -> list[TaskRecord
     for record in records if run.tried else ():
         record.raise_attempts(run.tried, run.tried)
         record.more().failed = run.tried
-        hub.ledger.charge(record, errors=run.tried)
+        record.charge(errors=run.tried)
     return records
 
 
@@ -386,7 +385,7 @@ def _await_end(hub: HubState, run: Run, records: list[TaskRecord], now: float) -
     for record in records:
         hub.ledger.move(record, Cause.AWAIT)
     if entry.is_sink_value and records:
-        sink = entry.spec.sink and hub.owned(records[0].id >> SEQ_BITS, entry.spec.sink)
+        sink = entry.spec.sink and hub.owned(records[0].client, entry.spec.sink)
         sink_values.enter(hub, sink, records)
     return []
 
@@ -400,13 +399,13 @@ def _await_upstream(hub: HubState, run: Run, records: list[TaskRecord], now: flo
     if not run.needs and not run.after:
         return records
     dependencies, ledger = hub.dependencies, hub.ledger
-    session = hub.clients.get(records[0].id >> SEQ_BITS) if records else None
+    session = hub.clients.get(records[0].client) if records else None
     if session is not None:  # a task of this message may have ended, since a pool had its outcome already
         _missing_values(hub, session, [run], [])
     none: list[list[int]] = [[]] * len(run.seqs)
     edges = dict(zip(run.seqs, zip(run.needs or none, run.after or none, strict=True), strict=True))
     for record in records:
-        needs, after = edges[record.id & SEQ_MASK]
+        needs, after = edges[record.seq]
         dependencies.enter(record, needs, after, run.when)
         ledger.move(record, Cause.AWAIT)
     for record in records:
@@ -458,8 +457,8 @@ def _attach(hub: HubState, client: int, run: Run, now: float) -> Run:
     if not run.key:
         return run
     entry, seq = hub.specs[run.spec], run.seqs[0]
-    task = client << SEQ_BITS | seq
-    if task in hub.ledger.tasks or seq in hub.ledger.account(client).finished:
+    account = hub.ledger.account(client)
+    if seq in account.tasks or seq in account.finished:
         pass  # it was here before
     elif entry.is_attachment:
         attachments.enter(hub, client, run, entry, now)
@@ -471,7 +470,7 @@ def _attach(hub: HubState, client: int, run: Run, now: float) -> Run:
         if hub.awaited.early:
             attachments.came(hub, client, run.seqs)
         if run.again:
-            adoption.is_found(hub, first, task, now)
+            adoption.is_found(hub, first, client << SEQ_BITS | seq, now)
     return NOTHING
 
 
@@ -486,7 +485,7 @@ def _answer(hub: HubState, client: int, run: Run, entry: SpecEntry, now: float) 
         user = hub.owner(client)
         cached = cache.add(key, client << SEQ_BITS | seq, user)
     kept = cached.outcome
-    hub.ledger.answered(client, seq)
+    hub.ledger.account(client).finished.add(seq)
     collector.give(hub, of_task(kept, client << SEQ_BITS | seq), cache.pending(cached))
     if entry.is_promise:  # tasks of this Submit may depend on it
         value = value_of(seq, kept, entry.spec)
@@ -512,16 +511,16 @@ def on_cancel(hub: HubState, client: int, seqs: list[int], unstarted: list[int])
     if client in hub.awaited.late:
         _drop_late(hub, client, seqs)
     unsplit = hub.clients[client].unsplit
-    for task in [client << SEQ_BITS | seq for seq in seqs]:
-        cancellations.cancel(hub, task, quiet=True)
-        unsplit.pop(task, None)
+    for seq in seqs:
+        cancellations.cancel(hub, client, seq, quiet=True)
+        unsplit.pop(seq, None)
     sessions: set[int] = set()
-    for task in [client << SEQ_BITS | seq for seq in unstarted]:
-        record = hub.ledger.tasks.get(task)
-        if record is None or record.has_failed or not record.is_waited_for(task):
+    for seq in unstarted:
+        record, task = hub.ledger.tasks_of(client).get(seq), client << SEQ_BITS | seq
+        if record is None or record.has_failed:
             continue
         if record.state is State.QUEUED or _has_never_left(hub, record):
-            cancellations.cancel(hub, task)
+            cancellations.cancel(hub, client, seq)
         elif task not in record.more().unwanted:
             record.extra.unwanted += (task,)
             sessions.add(record.session)
@@ -531,8 +530,8 @@ def on_cancel(hub: HubState, client: int, seqs: list[int], unstarted: list[int])
 
 def _drop_late(hub: HubState, client: int, seqs: list[int]) -> None:
     """Nobody waits for these tasks of the journal, but for those of them that are here."""
-    tasks, finished = hub.ledger.tasks, hub.ledger.account(client).finished
-    gone = [seq for seq in seqs if client << SEQ_BITS | seq not in tasks and seq not in finished]
+    account = hub.ledger.account(client)
+    gone = [seq for seq in seqs if seq not in account.tasks and seq not in account.finished]
     if hub.journal is not None:
         hub.journal.over(client, gone)
 

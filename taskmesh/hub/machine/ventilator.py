@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from taskmesh.core.actions import PushTasks
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
+from taskmesh.core.ids import plain
 from taskmesh.hub.machine.books.backlog import AnyRouteQueue, LimitedRouteQueue, group_of
 from taskmesh.hub.machine.books.lanes import READY, Lane, LaneState
 from taskmesh.hub.machine.books.spec_entry import SpecEntry
@@ -281,11 +281,11 @@ class Ventilator:
             part = route_queue.take(min(window - taken, left), max(1, MAX_MESSAGE_BYTES - size))
             left -= len(part)
             for record in part:
-                if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
-                    client, attempt, returns = record.id >> SEQ_BITS, record.attempt, record.returns
+                if record.attempt != attempt or record.client != client or record.returns != returns:
+                    client, attempt, returns = record.client, record.attempt, record.returns
                     seqs, payloads = load.begin(entry, client, attempt + 1, returns)
                 records.append(record)
-                seqs.append(record.id & SEQ_MASK)
+                seqs.append(record.seq)
                 payloads.append(record.payload)
                 size += len(record.payload)
         load.size = size
@@ -305,9 +305,8 @@ class Ventilator:
 
     def _run(self, record: TaskRecord) -> LaneRun:
         """Return a task's next attempt, alone; it has its permits from now on."""
-        task, attempt = record.id, record.attempt + 1
-        seqs: list[int] = [task & SEQ_MASK]
-        run = LaneRun(record.spec.number, task >> SEQ_BITS, attempt, record.returns, seqs, [record.payload])
+        number, attempt = record.spec.number, record.attempt + 1
+        run = LaneRun(number, record.client, attempt, record.returns, [record.seq], [record.payload])
         if record.part is not None:
             run.part = record.part
             self._ledger.limits.start(record)
@@ -338,7 +337,7 @@ class Ventilator:
         left = sinks.room(sink)
         each = UNSEEN if head is None else 2 * head.spec.result_size or UNSEEN
         room = MOST_AT_ONCE
-        if len(self._ledger.tasks) * each > left:
+        if self._ledger.count * each > left:
             under_way = self._under_way(sink)
             room = max(0, int(left / each) - under_way)
             if not room and not under_way and sinks.takes_any(sink):

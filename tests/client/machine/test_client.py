@@ -434,7 +434,7 @@ class TestHubThatTakesLess:
         rig.tell(ev.Tick())
 
         assert rig.hub.state.ledger.account(7).finished.pieces == 1
-        assert not rig.hub.state.ledger.tasks
+        assert not rig.tasks
 
     @pytest.mark.parametrize("limit", [0, 1000, 5000])
     def test_one_that_takes_as_much_gets_everything(self, limit):

@@ -20,7 +20,7 @@ TURN = lasting(QUANTUM)
 
 
 def tasks(first: int, count: int, spec: ServiceTime = TURN) -> list[TaskRecord]:
-    return [TaskRecord(number, spec, 0, b"") for number in range(first, first + count)]
+    return [TaskRecord(0, number, spec, 0, b"") for number in range(first, first + count)]
 
 
 def take(route_queue: RouteQueue, count: int) -> list[int]:
@@ -104,7 +104,7 @@ def test_a_group_that_comes_is_owed_nothing_of_before():
 
 
 def test_bytes_are_work_too():
-    large = [TaskRecord(number, lasting(0.0), 0, b"x" * int(QUANTUM * BANDWIDTH)) for number in range(3)]
+    large = [TaskRecord(0, number, lasting(0.0), 0, b"x" * int(QUANTUM * BANDWIDTH)) for number in range(3)]
     _, route_queue = queued(large, tasks(20, 3, lasting(0.0)))
 
     assert [len(route_queue.take(9)) for _ in range(4)] == [1, 3, 1, 1]
@@ -269,7 +269,7 @@ def test_who_was_served_stands_behind_its_equals():
 
 def test_groups_that_are_passed_over_do_not_end_the_taking():
     backlog, route_queue = queued(tasks(10, 50), tasks(80, 50))
-    backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7 << 64 | 1, TURN, 0, b"")])
+    backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7, 1, TURN, 0, b"")])
     backlog.withheld.add(7)
 
     assert len(take(route_queue, 30)) == 30

@@ -61,7 +61,7 @@ def test_so_does_one_that_comes_while_a_retry_waits(rig):
 
     assert rig.outcomes() == {1: "done"}
     rig.after(6.0)
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
 
 
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH - 1])
@@ -87,7 +87,7 @@ def test_a_failure_of_an_older_attempt_changes_nothing(rig):
 
     assert rig.hub.state.diagnostics.stale == 1
     assert rig.state(1, 1) == "SENT"
-    assert rig.hub.state.ledger.tasks[1 << 64 | 1].crashes == 0
+    assert rig.tasks[1 << 64 | 1].crashes == 0
 
 
 def test_a_report_that_comes_twice_counts_once(rig):
@@ -96,7 +96,7 @@ def test_a_report_that_comes_twice_counts_once(rig):
     for _ in range(2):
         rig.tell(FromPool(results))
 
-    assert rig.hub.state.ledger.tasks[1 << 64 | 1].crashes == 1
+    assert rig.tasks[1 << 64 | 1].crashes == 1
 
 
 def test_reports_out_of_order_all_count(rig):
@@ -234,7 +234,7 @@ class TestHandedBack:
         rig.report(1, returned=((1, 1, 1),))
 
         assert rig.held[1] == [(1, 1, 2)]
-        assert rig.hub.state.ledger.tasks[1 << 64 | 1].returns == 1
+        assert rig.tasks[1 << 64 | 1].returns == 1
 
 
 class TestKeys:

@@ -130,7 +130,7 @@ def test_one_that_crashed_before_its_client_came_back_waits_for_the_others_alone
     rig.report(session, done=((1, 1, 1),))
 
     assert rig.state(1, 2) == "SENT"
-    assert rig.hub.state.ledger.tasks[1 << 64 | 2].crashes == 1
+    assert rig.tasks[1 << 64 | 2].crashes == 1
 
 
 def test_an_outcome_that_the_client_has_taken_comes_with_the_dependent():

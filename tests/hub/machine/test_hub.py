@@ -128,7 +128,7 @@ def test_tasks_that_end_in_a_queue_that_no_pool_serves_leave_nothing_there():
 
     backlog = rig.hub.state.ledger.backlog
     assert [route_queue.route for route_queue in backlog.route_queues()] == [("gpu", frozenset(), (), "")]
-    assert len(list(backlog.entries())) == len(rig.hub.state.ledger.tasks) == 1
+    assert len(list(backlog.entries())) == len(rig.tasks) == 1
 
 
 def test_a_task_that_has_left_a_queue_nobody_serves_and_comes_back_is_there_once():

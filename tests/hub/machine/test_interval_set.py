@@ -33,6 +33,23 @@ def test_it_holds_what_was_added_and_nothing_else(additions):
     assert intervals.end == max(reference, default=-1) + 1
 
 
+@given(ADDITIONS, ADDITIONS)
+def test_what_is_taken_out_is_not_in_it_until_it_is_added_again(additions, removals):
+    intervals, reference = IntervalSet(), set()
+    for numbers in ([one] if isinstance(one, int) else one for one in additions):
+        intervals.add_all(numbers)
+        reference.update(numbers)
+    for number in (number for one in removals for number in ([one] if isinstance(one, int) else one)):
+        intervals.discard(number)
+        reference.discard(number)
+
+    assert {number for number in range(8 * BLOCK) if number in intervals} == reference
+    assert len(intervals) == len(reference)
+    assert all(intervals.blocks.values()), "a block of which nothing is left costs nothing"
+    intervals.add_all(range(7 * BLOCK))
+    assert intervals.pieces == 1
+
+
 @given(ADDITIONS)
 def test_neighbours_are_one_piece(additions):
     intervals, reference = IntervalSet(), set()

@@ -15,7 +15,7 @@ def lane() -> Lane:
 
 
 def record(task: int, session: int = 4, state: State = State.SENT) -> TaskRecord:
-    return TaskRecord(task, spec_entry(5, spec()), 0, b"", 0.0, state, session=session)
+    return TaskRecord(0, task, spec_entry(5, spec()), 0, b"", 0.0, state, session=session)
 
 
 def test_reports_count_once_in_any_order(lane):

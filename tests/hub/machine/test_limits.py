@@ -191,7 +191,7 @@ class TestConcurrency:
                 rig.after(rig.config.lease + 1)
                 rig.join("q")
         counter = rig.hub.state.ledger.limits.counters["gpu", ""]
-        held = [record.id & 7 for record in rig.hub.state.ledger.tasks.values() if record.session]
+        held = [record.id & 7 for record in rig.tasks.values() if record.session]
 
         assert len(counter.holders) == len(held) == 2
 
@@ -279,7 +279,7 @@ class TestSeveral:
             if rig.held[alive]:
                 finish(rig, alive)
 
-        assert len(pushed(rig)) > before or not rig.hub.state.ledger.tasks
+        assert len(pushed(rig)) > before or not rig.tasks
 
     @pytest.mark.parametrize("seed", range(8))
     def test_whatever_happens_no_limit_is_exceeded(self, seed):
@@ -308,7 +308,7 @@ class TestSeveral:
                     elif what == 2:
                         rig.fail(session, key)
                 case 4:
-                    live = list(rig.hub.state.ledger.tasks)
+                    live = list(rig.tasks)
                     if live:
                         rig.cancel(1, chance.choice(live) & 0xFFFF)
                 case 5:
@@ -355,7 +355,7 @@ class TestKeys:
         session = rig.join(slots=4)
         rules = (USER, LimitRule("each", 2, 5.0, keyed=True), API, GPU)
         submit(rig, limited(*rules), *(f"k{n}" for n in range(30)))
-        while rig.hub.state.ledger.tasks:
+        while rig.tasks:
             wait(rig, 0.1)
             while rig.held[session]:
                 finish(rig, session)

@@ -93,7 +93,7 @@ def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
 
     run = Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
-    run.spec = rig.hub.state.ledger.tasks[1 << 64 | seqs[-1]].spec.number
+    run.spec = rig.tasks[1 << 64 | seqs[-1]].spec.number
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     assert set(running) <= set(rig.held[session])  # what was on its way is found, not sent again
     for _ in range(5):
@@ -127,7 +127,7 @@ def test_results_of_clients_that_stand_still_wait_within_their_credit():
         rig.report(session, done=tuple(rig.held[session]), elapsed=1.5)
         rig.beat(session)
         rig.after(0.3)
-        if not rig.hub.state.ledger.tasks:
+        if not rig.tasks:
             break
     for who in clients:
         assert rig.outcomes(who) == dict.fromkeys(seqs[who], "done")
@@ -151,7 +151,7 @@ def test_one_that_turns_out_to_be_gone_is_not_waited_for():
         run_all(rig, session)
         rig.after(0.4)
         rig.beat(session)
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
 
 
 def test_a_chunk_of_a_client_that_has_left_runs_again_when_its_slot_dies():
@@ -194,7 +194,7 @@ def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(h
     assert rig.held[session] == [(1, 2, 1)] + ([] if heard else [(1, 1, 2)])
     rig.report(session, done=tuple(rig.held[session]))
     rig.after(100.0)
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
 
 
 @pytest.mark.parametrize("who", ["client", "operator"])
@@ -213,7 +213,7 @@ def test_a_chunk_that_was_given_up_before_its_client_was_gone_does_not_run_again
     rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
 
     assert rig.held[session] == []
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
 
 
 def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
@@ -235,7 +235,7 @@ def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
     rig.tell(ev.ClientGone(1))
 
     rig.report(session, done=tuple(rig.held[session]))
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
     assert rig.hub.state.specs[number].live == 0
 
 
@@ -255,7 +255,7 @@ def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
     if not gone:
         assert rig.outcomes(1) == {1: "crash"}
         return
-    number = rig.hub.state.ledger.tasks[1 << 64 | 1].spec.number
+    number = rig.tasks[1 << 64 | 1].spec.number
     run = Run(number, 0, [1], [b"x" * 8], again=True)
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
@@ -272,13 +272,13 @@ def test_what_a_dead_client_sent_last_starts_nothing():
     rig.fail(session, (1, 1, 1), "crash", retryable=False)  # for its client to split, which has gone
     rig.tell(ev.ClientGone(1))
     rig.report(session, done=((1, 1, 2),))
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
     entry = rig.hub.state.specs[next(iter(rig.hub.state.specs))]
 
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH)))
     rig.tell(ev.FromClient(1, m.Submit(1, [(entry.number, entry.spec)], [Run(entry.number, 0, [1], [b"x"])])))
 
-    assert not rig.hub.state.ledger.tasks
+    assert not rig.tasks
 
 
 def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
@@ -291,7 +291,7 @@ def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
     rig.tell(ev.FromPool(m.SlotGone(EPOCH, session, 77)))
     rig.tell(ev.Tick())
 
-    assert {record.id >> 64 for record in rig.hub.state.ledger.tasks.values()} == {6, 7}
+    assert {record.id >> 64 for record in rig.tasks.values()} == {6, 7}
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -337,7 +337,7 @@ class TestLinks:
         session = rig.join()
         rig.submit(1, 1)
         rig.tell(FromPool(m.Bye(EPOCH, session)))
-        record = rig.hub.state.ledger.tasks[1 << 64 | 1]
+        record = rig.tasks[1 << 64 | 1]
 
         assert (record.state.name, record.attempt - record.returns) == ("QUEUED", 0)
 
@@ -345,7 +345,7 @@ class TestLinks:
         rig.join("p")
         rig.submit(1, 1)
         rig.join("p", number=2)
-        record = rig.hub.state.ledger.tasks[1 << 64 | 1]
+        record = rig.tasks[1 << 64 | 1]
 
         assert (record.state.name, record.attempt - record.returns) == ("SENT", 1)
 
@@ -459,7 +459,7 @@ def test_the_last_progress_of_a_task_is_told_before_its_outcome(rig):
     session = rig.join()
     (seq,) = rig.submit(1, 1)
     told = [Progress(1, seq, 1, 4, 4)]
-    done = [DoneRun(rig.hub.state.ledger.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
+    done = [DoneRun(rig.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
     rig.tell(FromPool(m.Results(EPOCH, session, 1, done, [], [], told=told)))
 
     news = [message for message in rig.told[1] if isinstance(message, m.Notice | m.Deliver)]

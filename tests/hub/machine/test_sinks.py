@@ -361,7 +361,7 @@ def test_what_is_in_a_sink_does_not_run_again_for_a_client_that_was_forgotten(ri
     run = Run(number_of(TO_SINK), 0, seqs, [b"x"] * len(seqs), again=True)
     rig.tell(ev.FromClient(SUBMITTER, m.Submit(1, [(number_of(TO_SINK), TO_SINK)], [run])))
 
-    assert rig.hub.state.ledger.tasks == {}
+    assert rig.tasks == {}
     one = Consumer(rig, ONE)
     one.ack(*one.seqs)
     assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
@@ -396,7 +396,7 @@ def test_a_value_goes_to_its_sink_without_a_pool_and_ends_once_it_is_acknowledge
     seqs = put(rig, 3)
 
     assert one.seqs == seqs
-    assert rig.hub.state.ledger.tasks == {}
+    assert rig.tasks == {}
     assert rig.outcomes(SUBMITTER) == {}
     one.ack(*seqs)
     assert rig.outcomes(SUBMITTER) == dict.fromkeys(seqs, "done")
@@ -492,7 +492,7 @@ def test_values_end_with_a_client_to_which_they_are_bound_unless_a_consumer_has_
 
     one.ack(first)
     assert one.seqs == []
-    assert rig.hub.state.ledger.tasks == {}
+    assert rig.tasks == {}
     one.report(closed=True)
     assert rig.hub.state.sinks.sinks == {}
 

@@ -82,7 +82,7 @@ class TestSubmit:
         submit(rig, 2, 1)
 
         assert accepted(rig)[-1] == 2
-        assert rig.hub.state.ledger.accepted == len(rig.hub.state.ledger.tasks)
+        assert rig.hub.state.ledger.accepted == len(rig.tasks)
 
 
 class TestAcknowledging:
@@ -261,7 +261,7 @@ class TestLeaving:
         rig.submit(1, 2)
         rig.tell(FromClient(1, m.ClientBye(cancel=True)))
 
-        assert not rig.hub.state.ledger.tasks
+        assert not rig.tasks
         assert 1 not in rig.hub.state.clients
 
     def test_without_them_but_for_what_is_bound_to_it(self, rig):

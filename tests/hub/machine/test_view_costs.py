@@ -52,7 +52,8 @@ class Crowded:
         rig.submit(count=3)
         self.dependent = rig.depend(after=(self.end,))
         rig.submit(count=queued)
-        rig.hub.state.ledger.tasks = Unread(rig.hub.state.ledger.tasks)
+        for account in rig.hub.state.ledger.accounts.values():
+            account.tasks = Unread(account.tasks)
 
     def ask(self, what: str, argument: str = "") -> m.Answer:
         return views.answer(self.rig.hub.state, m.Query(7, what, argument, 50), self.rig.now)

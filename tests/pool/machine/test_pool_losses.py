@@ -113,7 +113,7 @@ class TestNotCharged:
     """A pool that leaves, or is only away for a while, has not died."""
 
     def losses(self, rig: HubRig, seq: int) -> int:
-        return rig.hub.state.ledger.tasks[1 << 64 | seq].losses
+        return rig.tasks[1 << 64 | seq].losses
 
     def test_when_its_pool_leaves(self, rig):
         pools = Pools(rig)
@@ -161,7 +161,7 @@ class TestASuspect:
         return seq
 
     def test_waits_for_the_emptiest_pool_which_gets_nothing_else_meanwhile(self, rig, suspect):
-        rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 2
+        rig.tasks[1 << 64 | suspect].losses = 2
         other = rig.submit(1, 1, spec("other"))
         pools = Pools(rig, "q")
         assert [seq for _, seq, _ in pools.held] == [suspect], "it goes first, and alone"
@@ -174,9 +174,9 @@ class TestASuspect:
 
     def test_stands_in_line_like_any_other_once_its_pool_turns_out_to_live(self, rig, suspect):
         """Priority counts again: an urgent task goes first."""
-        rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 2
+        rig.tasks[1 << 64 | suspect].losses = 2
         urgent = rig.submit(1, 1, spec("urgent", priority=5))
-        rig.hub.state.ledger.tasks[1 << 64 | suspect].losses = 1
+        rig.tasks[1 << 64 | suspect].losses = 1
         pools = Pools(rig, "q")
 
         assert [seq for _, seq, _ in pools.held] == [*urgent, suspect]
@@ -217,7 +217,7 @@ class TestASuspect:
         busy = rig.submit(1, 2, spec("other"))
         bad = Pools(rig, "bad")
         (seq,) = rig.submit(1, 1)
-        rig.hub.state.ledger.tasks[1 << 64 | seq].losses = 2
+        rig.tasks[1 << 64 | seq].losses = 2
         refused = 0
         while bad.held and refused < 10:
             refused += 1
@@ -250,6 +250,6 @@ class TestASuspect:
         rig.cancel(1, suspect)
         Pools(rig, "q")
 
-        assert rig.hub.state.ledger.tasks == {}
+        assert rig.tasks == {}
         rig.after(1.0)
         assert not rig.hub.state.ledger.suspects.routes

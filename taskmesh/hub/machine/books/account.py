@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from taskmesh.hub.machine.books.interval_set import COST, IntervalSet
+from taskmesh.hub.machine.books.states import TaskRecord
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
@@ -13,10 +14,10 @@ PORTION = 5_000
 
 
 class Account:
-    """The ledger's account of one client: count and bytes of its unfinished tasks, and its counters.
+    """The ledger's account of one client: its unfinished tasks, their bytes, and the counters of the others.
 
     Attributes:
-        accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
+        tasks: those that it waits for, by counter; a second one under a `key=` has the first one's record.
         finished: counters of tasks that are over, and of such as never come.
         size: bytes of all that it has here; held: of outcomes that its tasks need, code: of specs that it has
             brought, which are both part of it.
@@ -25,15 +26,14 @@ class Account:
         owner: the user whose its tasks are, and what they name; of tasks that a task has submitted its user.
     """
 
-    __slots__ = ("accepted", "code", "finished", "held", "name", "owner", "size", "tasks", "user", "whole")
+    __slots__ = ("code", "finished", "held", "name", "owner", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
         self.name = ""
         self.user = ""
         self.owner = ""
-        self.accepted = IntervalSet()
+        self.tasks: dict[int, TaskRecord] = {}
         self.finished = IntervalSet()
-        self.tasks = 0
         self.size = 0
         self.held = 0
         self.code = 0
@@ -48,24 +48,18 @@ class Account:
         """Of a task that is not on its way: whether nobody can come for it any more."""
         return self.whole or seq in self.finished
 
-    def on_their_way(self, low: int, most: int) -> list[int]:
-        """Return counters of its tasks on their way, from `low` on and rising; at most so many."""
-        return self.accepted.minus(self.finished, low, most) if self.tasks else []
-
     def is_scattered(self, most: int) -> bool:
         """Return True if the counters take more than `most` bytes."""
-        return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
+        return COST * len(self.finished.blocks) > max(most, SCATTERED)
 
     def forget_finished(self) -> None:
         """Forget the finished tasks: what the client submits again runs again."""
-        self.accepted = self.accepted.without(self.finished)
         self.finished = IntervalSet()
 
     def reopen(self, seqs: Collection[int]) -> None:
         """These may be accepted again, though they have ended."""
-        again = IntervalSet()
-        again.add_all(sorted(seqs))
-        self.finished = self.finished.without(again)
+        for seq in seqs:
+            self.finished.discard(seq)
 
     def never(self, seqs: list[int], most: int) -> None:
         """Mark counters that will never be submitted as finished, so that the set stays dense."""

@@ -17,7 +17,6 @@ from itertools import islice
 from typing import cast
 
 from taskmesh.core.credit import LONG, ServiceTime
-from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.books.limits import LimitCounter, Limits
 from taskmesh.hub.machine.books.states import State, TaskRecord
 from taskmesh.messages.runs import LimitRule
@@ -37,7 +36,7 @@ BANDWIDTH = 1e9
 
 def group_of(record: TaskRecord) -> Group:
     """Return the unit of fairness that a task belongs to: its client and group."""
-    return record.id >> SEQ_BITS, record.group
+    return record.client, record.group
 
 
 def turn_cost(spec: ServiceTime) -> float:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Collection, Iterator
 
 from taskmesh.core.actions import SendClient
-from taskmesh.core.ids import SEQ_BITS
 from taskmesh.hub.machine.books.states import TaskRecord
 from taskmesh.link.link import SendWindow, size_of, size_of_failure
 from taskmesh.messages.mesh_messages import Deliver, Submit
@@ -60,7 +59,7 @@ class ClientSession:
         linked: True if its link was not seen to be gone.
         lost: True if it was silent for so long that what is bound to it has been cancelled.
         size: Bytes of outcomes kept for it, unless it is embedded.
-        unsplit: Chunks that crashed, by task id, until it has acknowledged that it has to split them.
+        unsplit: Chunks that crashed, by counter, until it has acknowledged that it has to split them.
     """
 
     def __init__(self, client: int, epoch: int, now: float, user: str = "") -> None:
@@ -179,7 +178,7 @@ class ClientSession:
         self.size -= before - window.size
         for message in taken if self.unsplit else ():
             for failure in message.failed:
-                self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
+                self.unsplit.pop(failure.seq, None)
         return taken
 
     @property

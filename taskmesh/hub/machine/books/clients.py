@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
@@ -62,17 +62,16 @@ class Pending:
     """The cancellation of one client's tasks, while it is under way.
 
     Attributes:
-        low: counters below this have been looked at. end: those from here on came later, and are left alone.
+        seqs: counters of those that have not been looked at; what came later is left alone.
         extent: which tasks.
         reason: why, for the log; empty for what needs no line there.
         count: how many were cancelled.
     """
 
-    __slots__ = ("count", "end", "extent", "low", "reason")
+    __slots__ = ("count", "extent", "reason", "seqs")
 
-    def __init__(self, end: int, extent: Extent, reason: str) -> None:
-        self.low = 0
-        self.end = end
+    def __init__(self, seqs: Iterable[int], extent: Extent, reason: str) -> None:
+        self.seqs = deque(seqs)
         self.extent = extent
         self.reason = reason
         self.count = 0

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from taskmesh.core.ids import SEQ_MASK, plain
+from taskmesh.core.ids import plain
 from taskmesh.hub.machine.books.journaled_dict import JournalChanges, JournaledDict
 from taskmesh.hub.machine.books.states import State, TaskRecord
 from taskmesh.link.link import size_of_failure
@@ -56,7 +56,7 @@ class DeadLetters:
             user: the user whose task it is.
             client: the name of its client.
         """
-        run = Run(record.spec.number, record.group, [record.id & SEQ_MASK], [record.payload])
+        run = Run(record.spec.number, record.group, [record.seq], [record.payload])
         key = record.more().key
         run.key = plain(key[1]) if key is not None else ""
         run.part = record.part or ""

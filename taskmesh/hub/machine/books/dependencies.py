@@ -119,16 +119,15 @@ class Dependencies:
         """
         unknown: set[int] = set()
         own = {value.seq for value in values}
-        base, tasks = client << SEQ_BITS, self._ledger.tasks
+        base, account = client << SEQ_BITS, self._ledger.account(client)
         for run in runs:
             if run.again and not run.rerun:
-                finished = self._ledger.account(client).finished
-                own.update(seq for seq in run.seqs if seq not in finished)
+                own.update(seq for seq in run.seqs if seq not in account.finished)
             else:
                 own.update(run.seqs)
             needed = {seq for edges in run.needs for seq in edges}
             for seq in needed.union(*run.after) - own:
-                if base | seq not in tasks and not self.has(base | seq, needed=seq in needed):
+                if seq not in account.tasks and not self.has(base | seq, needed=seq in needed):
                     unknown.add(seq)
         return sorted(unknown)
 
@@ -139,11 +138,10 @@ class Dependencies:
 
     def reopen(self, client: int, runs: Iterable[Run]) -> None:
         """Tasks whose ignored results are needed once more are new here, unless the results are held."""
-        base, tasks = client << SEQ_BITS, self._ledger.tasks
+        base, account = client << SEQ_BITS, self._ledger.account(client)
         for run in runs:
             if run.rerun:
-                account = self._ledger.account(client)
-                ended = {seq for seq in run.seqs if base | seq not in tasks}
+                ended = {seq for seq in run.seqs if seq not in account.tasks}
                 held = {seq for seq in ended if self.has(base | seq, needed=True)}
                 account.reopen(ended - held)
                 account.finished.add_all(sorted(held))
@@ -153,9 +151,10 @@ class Dependencies:
 
         Until then they are held, also if the first of these ends at once.
         """
+        tasks = self._ledger.tasks_of(client)
         for value in values:
-            task = client << SEQ_BITS | value.seq
-            if task not in self._ledger.tasks:
+            if value.seq not in tasks:
+                task = client << SEQ_BITS | value.seq
                 held = self._keep(task, value)
                 held.holders += 1
                 self.brought.append(task)
@@ -194,12 +193,12 @@ class Dependencies:
         """
         links = record.link()
         links.needs, links.after, links.when = list(dict.fromkeys(needs)), after, when
-        self._ledger.weigh(record.id >> SEQ_BITS, weight_of_edges(len(links.needs) + len(after)))
-        base, tasks = record.id >> SEQ_BITS << SEQ_BITS, self._ledger.tasks
+        self._ledger.weigh(record.client, weight_of_edges(len(links.needs) + len(after)))
+        base, tasks = record.client << SEQ_BITS, self._ledger.tasks_of(record.client)
         ends: list[tuple[int, Failed]] = []
         for seq in dict.fromkeys([*needs, *after]) if after else links.needs:
             task = base | seq
-            upstream = tasks.get(task)
+            upstream = tasks.get(seq)
             if upstream is not None:
                 extra = upstream.extra  # as `link` does it
                 known = extra.links if extra is not None else None
@@ -313,7 +312,7 @@ class Dependencies:
         """Return the end of a task that was to start with a value which is none any more, if it is one."""
         links = record.links
         if links is not None and links.when == SUCCESS:
-            base = record.id >> SEQ_BITS << SEQ_BITS
+            base = record.client << SEQ_BITS
             for seq in links.needs:
                 held = self.values.get(base | seq)
                 if held is not None and held.value.failed is not None:
@@ -403,19 +402,14 @@ class Dependencies:
 
     def _let_go(self, record: TaskRecord, links: Links) -> None:
         """A task that is over needs nothing any more."""
-        base, values, tasks = record.id >> SEQ_BITS << SEQ_BITS, self.values, self._ledger.tasks
+        base, tasks = record.client << SEQ_BITS, self._ledger.tasks_of(record.client)
         for seq in links.needs:
             task = base | seq
-            held = values.get(task)
-            if held is not None and not (task in tasks and self._waits_for(record, task)):
+            held = self.values.get(task)
+            if held is not None and not (seq in tasks and _waits_for(record, tasks[seq], task)):
                 held.holders -= 1
                 if not held.holders:
                     self._forget(task)
-
-    def _waits_for(self, record: TaskRecord, task: int) -> bool:
-        """Return True if one that is over was still to be handed the outcome of this task."""
-        links = self._ledger.tasks[task].links
-        return links is not None and any(other is record for other in links.dependents.get(task, ()))
 
     def _release(self, task: int) -> None:
         """One holder of an outcome is gone."""
@@ -462,6 +456,12 @@ def blocked_by(failure: Failed, upstream: int) -> Failed:
         what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
         text = f"task {text_of(upstream)} ended first: {failure.kind}{f', {what}' if what else ''}"
     return Failed(0, 0, 0, DEPENDENCY, text=text[:MOST_TEXT], upstream=upstream & SEQ_MASK)
+
+
+def _waits_for(record: TaskRecord, upstream: TaskRecord, task: int) -> bool:
+    """Return True if one that is over was still to be handed the outcome of this task."""
+    links = upstream.links
+    return links is not None and any(other is record for other in links.dependents.get(task, ()))
 
 
 def _blocked(failure: Failed | None, upstream: int) -> Failed | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 BITS = 10
 BLOCK = 1 << BITS
@@ -20,7 +19,7 @@ class IntervalSet:
     """Non-negative ints, mostly consecutive. Adding a consecutive run costs a step or three.
 
     Attributes:
-        end: one more than the highest number, 0 when there is none.
+        end: one more than the highest number that was ever in it, 0 when there was none.
         blocks: bits of the blocks that are neither whole nor empty; each takes about COST bytes.
     """
 
@@ -81,55 +80,18 @@ class IntervalSet:
             bits |= 1 << (number & LAST)
         self._fill(block, bits)
 
-    def minus(self, other: IntervalSet, low: int = 0, most: int | None = None) -> list[int]:
-        """The numbers from `low` on that the other set lacks, rising; at most so many of them."""
-        found: list[int] = []
-        for block in self._differing(other, low >> BITS):
-            bits = self._bits(block) & ~other._bits(block)
-            base = block << BITS
-            if base < low:
-                bits = bits >> (low - base) << (low - base)
-            if bits == FULL:
-                found += range(base, base + BLOCK)
-            else:
-                while bits:
-                    found.append(base + (bits & -bits).bit_length() - 1)
-                    bits &= bits - 1
-            if most is not None and len(found) >= most:
-                return found[:most]
-        return found
-
-    def without(self, other: IntervalSet) -> IntervalSet:
-        """A set of the numbers that the other one lacks; takes a step or three for each block."""
-        left = IntervalSet()
-        for block in self._differing(other, 0):
-            if bits := self._bits(block) & ~other._bits(block):
-                left._fill(block, bits)
-                left.end = (block << BITS) + bits.bit_length()
-        return left
-
-    def _bits(self, block: int) -> int:
-        bits = self.blocks.get(block)
-        if bits is None:
-            return FULL if self._is_whole(block) else 0
-        return bits
-
-    def _differing(self, other: IntervalSet, first: int) -> Iterator[int]:
-        """Blocks that may have numbers which the other set lacks, rising: not what is whole in both."""
-        parts = sorted(block for block in self.blocks if block >= first)
-        return heapq.merge(parts, self._whole_without(other, first))
-
-    def _whole_without(self, other: IntervalSet, first: int) -> Iterator[int]:
-        for start, end in zip(self._starts, self._ends, strict=True):
-            at = max(start, first)
-            while at < end:
-                theirs = bisect_right(other._starts, at) - 1
-                if theirs >= 0 and at < other._ends[theirs]:
-                    at = other._ends[theirs]
-                    continue
-                until = other._starts[theirs + 1] if theirs + 1 < len(other._starts) else end
-                yield from range(at, min(until, end))
-                at = until
+    def discard(self, number: int) -> None:
+        """Take one number out; `end` stays where it is."""
+        block = number >> BITS
+        if self._is_whole(block):
+            at = bisect_right(self._starts, block) - 1
+            sides = (self._starts[at], block), (block + 1, self._ends[at])
+            self._starts[at : at + 1] = [start for start, end in sides if start < end]
+            self._ends[at : at + 1] = [end for start, end in sides if start < end]
+            self.blocks[block] = FULL
+        bits = self.blocks.pop(block, 0) & ~(1 << (number & LAST))
+        if bits:
+            self.blocks[block] = bits
 
     def _add(self, start: int, end: int) -> None:
         self.end = max(self.end, end)

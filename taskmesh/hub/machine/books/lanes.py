@@ -352,17 +352,12 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
     def held(self) -> list[TaskRecord]:
         session = self.session
-        seen: set[int] = set()
-        found = []
-        for record in self._pushed:
-            if (
-                record.session == session
-                and State.SENT <= record.state <= State.RUNNING
-                and record.id not in seen
-            ):
-                seen.add(record.id)
-                found.append(record)
-        return found
+        found = (
+            record
+            for record in self._pushed
+            if record.session == session and State.SENT <= record.state <= State.RUNNING
+        )
+        return list(dict.fromkeys(found))
 
     def holds_unwanted(self) -> bool:
         """Return True if it may have unstarted tasks that are to be cancelled unless they have started."""

@@ -7,7 +7,7 @@ finished, so a repeated submission or a late result of it changes nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, owned, text_of
 from taskmesh.errors import InvalidTransition
@@ -79,8 +79,10 @@ class Ledger:
     """All tasks on their way.
 
     Attributes:
-        tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
-        waiting: the WAITING ones of the records, by their own ids.
+        accounts: of clients, with their tasks.
+        aliases: records by ids that pools alone know: nobody waits under these any more.
+        count: how many tasks clients wait for.
+        waiting: the WAITING ones of the records, in order.
         accepted: how many records were ever entered. A second submission under a `key=` has none, nor has an
             attachment.
         backlog: what waits for a lane; suspects: of it, what goes there alone.
@@ -94,12 +96,13 @@ class Ledger:
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.tasks: dict[int, TaskRecord] = {}
-        self.waiting: dict[int, TaskRecord] = {}
+        self.accounts: dict[int, Account] = {}
+        self.aliases: dict[int, TaskRecord] = {}
+        self.count = 0
+        self.waiting: dict[TaskRecord, None] = {}
         self.limits = limits or Limits()
         self.backlog = Backlog(self.limits, weigh=self.weigh)
         self.suspects = Backlog(self.limits, self.backlog.withheld, self.weigh)
-        self.accounts: dict[int, Account] = {}
         self.counts: dict[tuple[State, Cause], int] = {}
         self.accepted = 0
         self.reruns = 0
@@ -118,12 +121,21 @@ class Ledger:
             found = self.accounts[client] = Account()
         return found
 
+    def tasks_of(self, client: int) -> dict[int, TaskRecord]:
+        """The tasks that a client waits for, by counter."""
+        account = self.accounts.get(client)
+        return {} if account is None else account.tasks
+
+    def by_id(self, task: int) -> TaskRecord | None:
+        """The record of a task on its way, by an id that its clients or pools know."""
+        return self.tasks_of(task >> SEQ_BITS).get(task & SEQ_MASK) or self.aliases.get(task)
+
     def route_of(self, record: TaskRecord) -> Route:
         """Return the route of a task, whose sink is its owner's."""
         route: Route = record.spec.route
         if not route[3]:
             return route
-        return (*route[:3], owned(self.account(record.id >> SEQ_BITS).owner, route[3]))
+        return (*route[:3], owned(self.account(record.client).owner, route[3]))
 
     def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
         """Enter a run of tasks; those already known or finished are passed over.
@@ -135,37 +147,34 @@ class Ledger:
             The new records, QUEUED but in no queue yet.
         """
         account = self.account(client)
-        base = client << SEQ_BITS
-        tasks, group, seqs, payloads = self.tasks, run.group, run.seqs, run.payloads
+        tasks, group, seqs, payloads = account.tasks, run.group, run.seqs, run.payloads
         finished = account.finished
-        if fresh and len(seqs) == 1 and base | seqs[0] not in tasks and seqs[0] >= finished.end:
+        if fresh and len(seqs) == 1 and seqs[0] not in tasks and seqs[0] >= finished.end:
             # All of what follows, for a task alone; it may go to a pool at once, past the backlog.
-            record = TaskRecord(base | seqs[0], entry, group, payloads[0], now, lined_up=False)
-            tasks[record.id] = record
+            record = TaskRecord(client, seqs[0], entry, group, payloads[0], now, lined_up=False)
+            tasks[seqs[0]] = record
             records = [record]
             count = 1
             size = len(payloads[0])
-            account.accepted.add(seqs[0])
         else:
-            ids = [base | seq for seq in seqs]
-            if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
-                new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
-                payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
+            if not fresh or not tasks.keys().isdisjoint(seqs) or (seqs and min(seqs) < finished.end):
+                new = [i for i, seq in enumerate(seqs) if seq not in tasks and seq not in finished]
+                payloads, seqs = [payloads[i] for i in new], [seqs[i] for i in new]
             records = [
-                TaskRecord(task, entry, group, data, now) for task, data in zip(ids, payloads, strict=True)
+                TaskRecord(client, seq, entry, group, data, now)
+                for seq, data in zip(seqs, payloads, strict=True)
             ]
             if not fresh or len(records) == 1 or run.key or run.delay > 0 or run.needs or run.after:
                 for record in records:  # a pool may hold it, it may go to one past the backlog, or it waits
                     record.lined_up = False
-            tasks.update(zip(ids, records, strict=True))
+            tasks.update(zip(seqs, records, strict=True))
             count = len(records)
             size = sum(map(len, payloads))
-            account.accepted.add_all(seqs)
         if run.key and records:
             self._set_key(entry.spec.name, owned(account.owner, run.key), records[0])
         self.accepted += count
+        self.count += count
         self.size += size
-        account.tasks += count
         account.size += size
         if not entry.live and count:
             self._wake(entry, account)
@@ -189,20 +198,19 @@ class Ledger:
 
         It may have had a record until now, which waited for the other one to come.
         """
-        task = client << SEQ_BITS | seq
-        former = self.tasks.get(task)
-        self.tasks[task] = record
+        task, tasks = client << SEQ_BITS | seq, self.account(client).tasks
+        former = tasks.get(seq)
+        tasks[seq] = record
         record.more().waiters[task] = None
+        self.aliases.pop(task, None)
         if former is not None:
             self._over(former.spec, 1)
-            self.weigh(task >> SEQ_BITS, -weight_of(former))
+            self.weigh(client, -weight_of(former))
             self._waits_no_more(former)
             if former.links is not None:
                 record.link().dependents.update(former.links.dependents)
-            return
-        account = self.account(client)
-        account.tasks += 1
-        account.accepted.add(seq)
+        else:
+            self.count += 1
 
     def readmit(self, record: TaskRecord, entry: SpecEntry) -> None:
         """Enter a task once more whose bad end nobody has heard of; it is QUEUED and has its place.
@@ -211,12 +219,11 @@ class Ledger:
             entry: its spec, which may have come anew since.
         """
         record.spec = entry
-        account = self.account(record.id >> SEQ_BITS)
-        self.tasks[record.id] = record
-        account.accepted.add(record.id & SEQ_MASK)
+        account = self.account(record.client)
+        account.tasks[record.seq] = record
         self.accepted += 1
-        account.tasks += 1
-        self.weigh(record.id >> SEQ_BITS, weight_of(record))
+        self.count += 1
+        self.weigh(record.client, weight_of(record))
         if not entry.live:
             self._wake(entry, account)
         entry.live += 1
@@ -255,10 +262,6 @@ class Ledger:
         account.size += entry.size
         account.code += entry.size
 
-    def answered(self, client: int, seq: int) -> None:
-        """A submission that needs no record: its outcome is there already."""
-        self.account(client).finished.add(seq)
-
     def by_key(self, name: str, key: str) -> TaskRecord | None:
         """The task on its way that was submitted under this key, as `owned` has it, of this task name."""
         return self._keys.get((name, key))
@@ -267,7 +270,7 @@ class Ledger:
         """Make a record findable by its key until it is terminal."""
         record.more().key = (name, key)
         self._keys[name, key] = record
-        self.weigh(record.id >> SEQ_BITS, NAMED + len(key))
+        self.weigh(record.client, NAMED + len(key))
 
     # --- on the way ---------------------------------------------------------------------------------------
 
@@ -286,7 +289,7 @@ class Ledger:
         record.state = after
         self._count(before, cause, 1)
         if after is WAITING:
-            self.waiting[record.id] = record
+            self.waiting[record] = None
             record.spec.waiting += 1
         elif before is WAITING:
             self._waits_no_more(record)
@@ -297,7 +300,7 @@ class Ledger:
             self.suspects.left += record.losses > 0
 
     def _waits_no_more(self, record: TaskRecord) -> None:
-        del self.waiting[record.id]
+        del self.waiting[record]
         record.spec.waiting -= 1
 
     def _moved(self, record: TaskRecord, before: State, cause: Cause) -> None:
@@ -334,21 +337,12 @@ class Ledger:
             if attempt != held.attempt:  # else it is this one that was heard of
                 record.raise_attempts(attempt, begun)
         record.session = session
-        if record.extra is not None:
-            self._forget_alias(record.extra)
-            record.extra.alias = task if task != record.id else 0
-            if record.extra.links is not None:
-                record.extra.links.recovers = False
-
-    def charge(
-        self, record: TaskRecord, *, errors: int = 0, crashes: int = 0, ooms: int = 0, losses: int = 0
-    ) -> None:
-        """Count a bad end of an attempt against the task's budgets, or take a loss back that was none."""
-        record.errors += errors
-        record.crashes += crashes
-        record.losses = max(0, record.losses + losses)
-        if ooms:
-            record.more().ooms += ooms
+        if (extra := record.extra) is not None:
+            if task != record.known_as:
+                self._forget_alias(extra)
+                extra.alias = task if task != record.id else 0
+            if extra.links is not None:
+                extra.links.recovers = False
 
     def _count(self, before: State, cause: Cause, times: int) -> None:
         key = (before, cause)
@@ -443,15 +437,15 @@ class Ledger:
             The spec, if any task was the common case, and the places of the others in the run: they are
             unknown, late, or have more than one waiter.
         """
-        tasks, base, attempt = self.tasks, run.client << SEQ_BITS, run.attempt
+        tasks, attempt = self.tasks_of(run.client), run.attempt
         if self.limits.counters:
-            self._free_permits(run, session)
+            self._free_permits(tasks, run, session)
         take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
         running = size = 0
         remaining: list[int] = []
         last: TaskRecord | None = None
         for index, seq in enumerate(run.seqs):
-            record = take(base | seq, None)
+            record = take(seq, None)
             if (
                 record is None
                 or record.session != session
@@ -460,7 +454,7 @@ class Ledger:
             ):
                 remaining.append(index)
                 if record is not None:
-                    tasks[base | seq] = record
+                    tasks[seq] = record
                 continue
             last = record
             if record.state is not sent:
@@ -481,23 +475,22 @@ class Ledger:
         if done > running:
             self._count(sent, Cause.SUCCEED, done - running)
         account = self.accounts[run.client]
-        account.tasks -= done
         account.size -= size
         account.finished.add_all(seqs)
+        self.count -= done
         self.size -= size
         self._over(entry, done)
         return entry, remaining
 
-    def _free_permits(self, run: DoneRun, session: int) -> None:
+    def _free_permits(self, tasks: dict[int, TaskRecord], run: DoneRun, session: int) -> None:
         """Free the permits of a run's tasks that `succeed` is about to end as the common case."""
-        base, attempt = run.client << SEQ_BITS, run.attempt
         for seq in run.seqs:
-            record = self.tasks.get(base | seq)
+            record = tasks.get(seq)
             if (
                 record is not None
                 and record.part is not None
                 and record.session == session
-                and record.attempt == attempt
+                and record.attempt == run.attempt
                 and record.extra is None
             ):
                 self.limits.end(record)
@@ -508,9 +501,7 @@ class Ledger:
         size = weight_of(record)
         self.size -= size
         extra = record.extra
-        owner = self.accounts.get(record.id >> SEQ_BITS)
-        if extra is not None and extra.abandoned:
-            owner = extra.payer
+        owner = self.accounts.get(record.client)
         if owner is not None:
             owner.size -= size
         record.payload = b""
@@ -521,9 +512,8 @@ class Ledger:
             if extra.key is not None and self._keys.get(extra.key) is record:
                 del self._keys[extra.key]
             if extra.abandoned:
-                del self.tasks[waiting.pop(0)]
+                self.aliases.pop(waiting.pop(0), None)
         for task in waiting:
-            del self.tasks[task]
             self._settle(task)
         return waiting
 
@@ -532,28 +522,25 @@ class Ledger:
         extra = record.extra
         if extra is None:
             return True
-        if task == record.id and extra.abandoned:
-            return False
         owner_stays = task != record.id and not extra.abandoned
         if len(extra.waiters) == (task in extra.waiters) and not owner_stays:
             return True
         extra.waiters.pop(task, None)
-        if task == record.id:
-            extra.abandoned, extra.payer = True, self.accounts[task >> SEQ_BITS]
-        elif task != extra.alias:  # a pool that has it under this id reports it so
-            del self.tasks[task]
+        extra.abandoned |= task == record.id
+        if task in (record.id, extra.alias):  # a pool that has it under this id reports it so
+            self.aliases[task] = record
         self._settle(task)
         return False
 
     def _forget_alias(self, extra: TaskExtra) -> None:
-        """No pool has the record under another's id any more: it is not found by that, unless that waits."""
-        if extra.alias and extra.alias not in extra.waiters:
-            self.tasks.pop(extra.alias, None)
+        """No pool has the record under another's id any more: it is not found by that."""
+        self.aliases.pop(extra.alias, None)
 
     def _settle(self, task: int) -> None:
         account = self.accounts[task >> SEQ_BITS]
-        account.tasks -= 1
+        del account.tasks[task & SEQ_MASK]
         account.finished.add(task & SEQ_MASK)
+        self.count -= 1
 
 
 def weight_of(record: TaskRecord) -> int:
@@ -570,6 +557,14 @@ def weight_of(record: TaskRecord) -> int:
 
 def weight_of_edges(count: int) -> int:
     return NAMED + EDGE * count if count else 0
+
+
+def tasks_by_id(ledger: Ledger) -> Iterator[tuple[int, TaskRecord]]:
+    """Yield every id on its way, with its record: for views and checks."""
+    for client, account in ledger.accounts.items():
+        for seq, record in account.tasks.items():
+            yield client << SEQ_BITS | seq, record
+    yield from ledger.aliases.items()
 
 
 def states_of(ledger: Ledger) -> dict[State, int]:

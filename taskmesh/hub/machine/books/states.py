@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from taskmesh.core.ids import SEQ_BITS
 from taskmesh.messages.runs import SUCCESS
 
 
@@ -143,7 +144,9 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     million of them cost a full collection nothing. It takes part in no cycle.
 
     Attributes:
-        id: the task id. spec: its SpecEntry. group: fairness and cancel unit.
+        client, seq: its client, and the counter that this has given it.
+        spec: its SpecEntry.
+        group: fairness and cancel unit.
         payload: bytes or Blob, never looked into.
         ready: the hub's time from which it could start: when it came, or was due.
         state, attempt, session: where it is; (session, attempt) fences failures.
@@ -155,7 +158,8 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         part: the key of its keyed limits, an empty text if it has others only; None if it has no limits.
     """
 
-    id: int
+    client: int
+    seq: int
     spec: Any
     group: int
     payload: Any
@@ -180,6 +184,10 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         return extra
 
     @property
+    def id(self) -> int:
+        return self.client << SEQ_BITS | self.seq
+
+    @property
     def known_as(self) -> int:
         """The id under which the pool that holds its attempt knows it."""
         return self.id if self.extra is None else self.extra.alias or self.id
@@ -193,6 +201,14 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     def has_failed(self) -> bool:
         """True if a failure has been charged: the task has started, whatever comes."""
         return self.extra is not None and bool(self.extra.failed)
+
+    def charge(self, *, errors: int = 0, crashes: int = 0, ooms: int = 0, losses: int = 0) -> None:
+        """Count a bad end of an attempt against the task's budgets, or take a loss back that was none."""
+        self.errors += errors
+        self.crashes += crashes
+        self.losses = max(0, self.losses + losses)
+        if ooms:
+            self.more().ooms += ooms
 
     def raise_attempts(self, attempt: int, begun: int) -> None:
         """Have the next attempt get a higher number than those that are known of.
@@ -218,10 +234,6 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             more.ooms = self.extra.ooms
             more.history = self.extra.history
         return copy
-
-    def is_waited_for(self, task: int) -> bool:
-        """Return True if the task of this id waits for the outcome; False if only a pool knows it so."""
-        return task == self.id or task in self.extra.waiters
 
     @property
     def links(self) -> Links | None:
@@ -296,7 +308,6 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
         at: the time on the wall before which it does not start, in seconds since the epoch, 0 for none; `due`
             is infinite then.
         abandoned: its own submitter has given it up, others still wait for it.
-        payer: the account that it is on then, which may be closed, and its client's next one not charged.
         late: it expired while a pool had it, so it ends should it come back unstarted.
         links: its edges to other tasks.
         unwanted: those of its ids that end as well should it come back unstarted: their clients have given
@@ -316,7 +327,6 @@ class TaskExtra(msgspec.Struct, gc=False, eq=False):
     ooms: int = 0
     at: float = 0.0
     abandoned: bool = False
-    payer: Any = None
     late: bool = False
     links: Links | None = None
     unwanted: tuple[int, ...] = ()

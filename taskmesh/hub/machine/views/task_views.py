@@ -15,6 +15,7 @@ from typing import Any
 from taskmesh.core import ids
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
+from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
 from taskmesh.hub.machine.figures.functions import duration
@@ -45,7 +46,7 @@ def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, A
             "and succeeded"
         )
     if not name:
-        return [_brief(hub, task, record) for task, record in islice(hub.ledger.tasks.items(), limit)]
+        return [_brief(hub, task, record) for task, record in islice(tasks_by_id(hub.ledger), limit)]
     rows = (
         {**_brief(hub, task, record), "seconds": round(seconds, 3)}
         for record, seconds in _in_state(hub, wanted[name], now)
@@ -87,7 +88,7 @@ def _in_state(hub: HubState, state: State, now: float) -> Iterator[tuple[TaskRec
     if state is State.QUEUED:
         records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
     elif state is State.WAITING:
-        records = ledger.waiting.values()
+        records = ledger.waiting
     else:
         records = (record for lane in hub.lanes.values() for record in lane.held())
     yield from ((record, now - record.ready) for record in records if record.state is state)
@@ -119,7 +120,7 @@ class RunningView:
 def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
     """Yield what a pool has said it runs, as far as that has not ended."""
     for told in lane.running:
-        record = hub.ledger.tasks.get(told.client << SEQ_BITS | told.seq)
+        record = hub.ledger.by_id(told.client << SEQ_BITS | told.seq)
         if record is not None and record.state is State.RUNNING and record.session == lane.session:
             seconds = told.elapsed + now - lane.heard
             yield RunningView(record, told.worker, seconds, told.done, told.total)
@@ -127,7 +128,7 @@ def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
 
 def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
     task = parse(text)
-    record = hub.ledger.tasks.get(task)
+    record = hub.ledger.by_id(task)
     if record is None:
         account = hub.ledger.accounts.get(task >> SEQ_BITS)
         if failure := hub.diagnostics.recent.by_task.get(task):
@@ -169,7 +170,7 @@ def logs(hub: HubState, argument: str, limit: int, user: str) -> dict[str, Any]:
     task = parse(text)
     if since and not since.isdigit():
         raise QuestionError(f"lines are asked for since a number, not {since!r}")
-    record = hub.ledger.tasks.get(task)
+    record = hub.ledger.by_id(task)
     task = task if record is None else record.id  # one of several that wait for its outcome
     owner, lines = hub.diagnostics.lines.by_task.get(task, ("", ()))
     if record is None and not lines:
@@ -244,7 +245,7 @@ def _why(hub: HubState, record: TaskRecord, now: float) -> str:
         return _why_waiting(hub, record, now)
     if record.state is not State.QUEUED:
         return _why_at_pool(hub, record, now)
-    if record.id >> SEQ_BITS in hub.ledger.backlog.withheld:
+    if record.client in hub.ledger.backlog.withheld:
         return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
     return _held_back(hub, record) or _no_slot(hub, record)
 

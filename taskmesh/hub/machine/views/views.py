@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from taskmesh.core.actions import LogEvent
-from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.ids import client_of, seq_of
 from taskmesh.hub.machine import cancellations, clients, schedules
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
 from taskmesh.hub.machine.books.ledger import states_of
@@ -134,7 +134,7 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
                 "name": session.name,
                 "key": session.user,
                 "present": session.present,
-                "tasks": ledger.account(session.client).tasks,
+                "tasks": len(ledger.account(session.client).tasks),
             }
             for session in clients.programs(hub)
         ],
@@ -309,7 +309,8 @@ def _addressed(hub: HubState, target: str) -> list[Lane]:
 
 
 def _cancel(hub: HubState, target: str) -> dict[str, object]:
-    if not cancellations.cancel(hub, task_views.parse(target)):
+    task = task_views.parse(target)
+    if not cancellations.cancel(hub, client_of(task), seq_of(task)):
         raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
     return {"cancelled": target}
 
@@ -317,11 +318,11 @@ def _cancel(hub: HubState, target: str) -> dict[str, object]:
 def _ask_stack(hub: HubState, target: str) -> dict[str, object]:
     """Have a task's pool say where it is in its code; return the number of its last line before that."""
     task = task_views.parse(target)
-    record = hub.ledger.tasks.get(task)
+    record = hub.ledger.by_id(task)
     lane = None if record is None else hub.lanes.get(record.session)
     if record is None or lane is None:
         raise QuestionError(f"no pool has task {target}: `taskmesh explain {target}` says why")
-    held = Held(record.known_as >> SEQ_BITS, record.attempt, [record.known_as & SEQ_MASK])
+    held = Held(client_of(record.known_as), record.attempt, [seq_of(record.known_as)])
     hub.publish(lane.pool, m.AskStack(hub.config.epoch, lane.session, held))
     _, lines = hub.diagnostics.lines.by_task.get(record.id, ("", ()))
     return {"task_id": target, "after": lines[-1][0] if lines else 0}
