@@ -86,7 +86,9 @@ def task(fn): return fn
 """
 
 
-def run(program: Path, *arguments: str, ahead: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    program: Path, *arguments: str, ahead: Path | None = None, timeout: float = 50.0
+) -> subprocess.CompletedProcess[str]:
     """Run a program from the repository's folder; what lies in `ahead` is imported first."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_")}
     environment["COLUMNS"] = "200"  # so that no cell of a table is folded
@@ -97,7 +99,7 @@ def run(program: Path, *arguments: str, ahead: Path | None = None) -> subprocess
         env=environment,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=timeout,
         check=False,
     )
 
@@ -173,3 +175,12 @@ def test_survey_when_the_mesh_answers_otherwise_ends_with_1_and_the_difference(t
     assert done.returncode == 1
     assert "1 files differ between mesh and one process" in done.stderr
     assert "tangled" in done.stderr
+
+
+@pytest.mark.timeout(240)
+def test_the_incident_is_told_by_all_in_the_same_sentences_and_is_over_when_it_is_mended() -> None:
+    outcome = run(ROOT / "examples" / "incident" / "demo.py", timeout=200)
+
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert re.findall(r"^(\d)\. ", outcome.stdout, re.MULTILINE) == ["1", "2", "3", "4", "5", "6"]
+    assert outcome.stdout.rstrip().endswith("All is mended, and nothing is said any more.")
