@@ -105,7 +105,7 @@ def _function_families(functions: Functions) -> list[Family]:
     ends = [
         ({"task": each.name, "outcome": kind}, count)
         for each in own
-        for kind, count in [("succeeded", each.run.count), *sorted(each.ended.items())]
+        for kind, count in [("succeeded", each.succeeded), *sorted(each.ended.items())]
     ]
     return [
         Family("taskmesh_task_run_seconds", "Time that successful tasks took in their slots.", run),

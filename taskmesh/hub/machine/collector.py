@@ -151,17 +151,15 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
     told = _as_told(outcome)
     for task in waiting:
         _tell(hub, record, told, task, after)
-    if isinstance(told, Failed):
-        record.spec.figures.over(told.kind)
-        if told.kind != "cancelled":
-            about = {
-                "name": record.spec.spec.name,
-                "user": hub.owner(record.client),
-                "state": record.state.name,
-                "queue": record.spec.route[0],
-                "ended": hub.wall,
-            }
-            hub.diagnostics.recent.remember(about, told, waiting)
+    if isinstance(told, Failed) and told.kind != "cancelled":
+        about = {
+            "name": record.spec.spec.name,
+            "user": hub.owner(record.client),
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "ended": hub.wall,
+        }
+        hub.diagnostics.recent.remember(about, told, waiting)
 
 
 def close(
@@ -178,6 +176,7 @@ def close(
     told = _as_told(outcome)
     kept = keep(hub, record, told)
     if isinstance(outcome, Failed):
+        record.spec.figures.over(outcome.kind)
         hub.dependencies.failed(record, outcome)
     else:
         hub.dependencies.succeeded(record, outcome.payloads[0], outcome.attempt - outcome.returns)

@@ -20,7 +20,7 @@ from taskmesh.hub.machine.books.backlog import (
 from taskmesh.hub.machine.books.ledger import Ledger, states_of, tasks_by_id, weight_of
 from taskmesh.hub.machine.books.limits import key_of
 from taskmesh.hub.machine.books.sinks import Sinks, keys_of, size_at, size_of_ended
-from taskmesh.hub.machine.books.states import State, TaskRecord
+from taskmesh.hub.machine.books.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
 from taskmesh.hub.machine.state import HubState
 
 
@@ -78,6 +78,13 @@ def check_hub(hub: HubState) -> None:
     for number, entry in hub.specs.items():
         require(entry.live == live.get(number, 0), "a spec's live count is wrong", number, entry.live)
     require(live.keys() <= hub.specs.keys(), "a live task's spec was forgotten")
+    figures = hub.diagnostics.functions.by_name.values()
+    told = [sum(each.succeeded for each in figures), sum(sum(each.ended.values()) for each in figures)]
+    left = [0, 0]
+    for (before, cause), count in ledger.counts.items():
+        if (after := TRANSITIONS[before, cause]) not in ON_ITS_WAY:
+            left[after is not State.SUCCEEDED] += count
+    require(told == left, "functions' ends are not those of the tasks", told, left)
     resting = {number for number, entry in hub.specs.items() if not entry.live}
     require(ledger.resting.specs.keys() == resting, "specs that rest are not known", resting)
     rests = sum(entry.size for entry in ledger.resting.specs.values())

@@ -480,6 +480,7 @@ class Ledger:
         self.count -= done
         self.size -= size
         self._over(entry, done)
+        entry.figures.succeeded += done
         return entry, remaining
 
     def _free_permits(self, tasks: dict[int, TaskRecord], run: DoneRun, session: int) -> None:
@@ -498,6 +499,7 @@ class Ledger:
     def drop(self, record: TaskRecord) -> list[int]:
         """Forget a terminal record; return every id that waits for its outcome, its own first."""
         self._over(record.spec, 1)
+        record.spec.figures.succeeded += record.state is SUCCEEDED
         size = weight_of(record)
         self.size -= size
         extra = record.extra

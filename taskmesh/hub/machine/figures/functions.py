@@ -64,15 +64,17 @@ class FunctionFigures:
         name: its name.
         run: times that successes took in their slots.
         wait: times from acceptance to the first start, of tasks that waited for nothing but a slot.
+        succeeded: how many have succeeded.
         ended: bad ends by kind, as in `Failed.kind`.
     """
 
-    __slots__ = ("ended", "name", "run", "wait")
+    __slots__ = ("ended", "name", "run", "succeeded", "wait")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.run = Histogram()
         self.wait = Histogram()
+        self.succeeded = 0
         self.ended: dict[str, int] = {}
 
     def over(self, kind: str) -> None:
@@ -83,6 +85,7 @@ class FunctionFigures:
         """Take in the figures of another function."""
         self.run.merge(other.run)
         self.wait.merge(other.wait)
+        self.succeeded += other.succeeded
         for kind, count in other.ended.items():
             self.ended[kind] = self.ended.get(kind, 0) + count
 
@@ -91,7 +94,7 @@ class FunctionFigures:
         ended = dict(sorted(self.ended.items()))
         return {
             "name": self.name,
-            "succeeded": self.run.count,
+            "succeeded": self.succeeded,
             "cancelled": ended.pop("cancelled", 0),
             "failed": sum(ended.values()),
             "kinds": ended,
