@@ -78,13 +78,7 @@ def check_hub(hub: HubState) -> None:
     for number, entry in hub.specs.items():
         require(entry.live == live.get(number, 0), "a spec's live count is wrong", number, entry.live)
     require(live.keys() <= hub.specs.keys(), "a live task's spec was forgotten")
-    figures = hub.diagnostics.functions.by_name.values()
-    told = [sum(each.succeeded for each in figures), sum(sum(each.ended.values()) for each in figures)]
-    left = [0, 0]
-    for (before, cause), count in ledger.counts.items():
-        if (after := TRANSITIONS[before, cause]) not in ON_ITS_WAY:
-            left[after is not State.SUCCEEDED] += count
-    require(told == left, "functions' ends are not those of the tasks", told, left)
+    _check_ends(hub)
     resting = {number for number, entry in hub.specs.items() if not entry.live}
     require(ledger.resting.specs.keys() == resting, "specs that rest are not known", resting)
     rests = sum(entry.size for entry in ledger.resting.specs.values())
@@ -107,6 +101,17 @@ def _check_states(ledger: Ledger, records: list[TaskRecord]) -> None:
     specs = {record.spec.number: record.spec for record in records}
     for number, entry in specs.items():
         require(entry.waiting == of_spec[number], "a spec's waiting count is wrong", number, entry.waiting)
+
+
+def _check_ends(hub: HubState) -> None:
+    """Functions' ends are those of the tasks: successes, and others."""
+    figures = hub.diagnostics.functions.by_name.values()
+    told = [sum(each.succeeded for each in figures), sum(sum(each.ended.values()) for each in figures)]
+    left = [0, 0]
+    for (before, cause), count in hub.ledger.counts.items():
+        if (after := TRANSITIONS[before, cause]) not in ON_ITS_WAY:
+            left[after is not State.SUCCEEDED] += count
+    require(told == left, "functions' ends are not those of the tasks", told, left)
 
 
 def _check_accounts(ledger: Ledger) -> None:
