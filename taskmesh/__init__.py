@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from taskmesh.client.futures.outcome import Outcome, TaskState
     from taskmesh.client.futures.wait import as_completed, gather, wait
     from taskmesh.client.nested_client import promise
+    from taskmesh.client.progress import Progress
     from taskmesh.context import current_task
     from taskmesh.executor import MeshExecutor
     from taskmesh.function import Task, task
@@ -35,6 +36,7 @@ __all__ = [
     "Middleware",
     "NoRetry",
     "Outcome",
+    "Progress",
     "Retry",
     "RetryAfter",
     "Schedule",
@@ -60,6 +62,7 @@ _HOMES = {
     "Middleware": "taskmesh.middleware",
     "NoRetry": "taskmesh.retry",
     "Outcome": "taskmesh.client.futures.outcome",
+    "Progress": "taskmesh.client.progress",
     "Retry": "taskmesh.retry",
     "RetryAfter": "taskmesh.retry",
     "Schedule": "taskmesh.schedule",

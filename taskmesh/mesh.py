@@ -19,6 +19,7 @@ from taskmesh.client.dependencies import attached, checked_id
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.waiters import running_loop
 from taskmesh.client.options import OptionValues, is_name
+from taskmesh.client.progress_bars import ProgressBars
 from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
@@ -152,6 +153,13 @@ class Mesh(Submitter):
             ConfigError: an option is unknown, or its value cannot be used.
         """
         return Batch(self._client, {**self._options, **options}, self)
+
+    def progress(self) -> ProgressBars:
+        """Return a `with` block that shows a bar for each function of its tasks and each of its maps.
+
+        They are those of tasks' own `submit()` in the block, and of its own `submit()`, `map()`, `starmap()`.
+        """
+        return ProgressBars(self._client, self._options, self)
 
     def promise(self, key: str, *, expires: float | None = None) -> TaskFuture[Any]:
         """Return the future of something that happens outside the mesh: an approval, a webhook, a file.

@@ -19,6 +19,7 @@ from taskmesh.settings.setting import Setting, SettingError, settings_of, sugges
 
 if TYPE_CHECKING:
     from taskmesh.client.futures.future import TaskFuture
+    from taskmesh.client.progress import ProgressOption
 
 Key = str | Callable[..., str]
 WHEN: Final = {"success": SUCCESS, "done": DONE, "failure": FAILURE}
@@ -59,6 +60,7 @@ class MapOptions(TypedDict, total=False):
     chunksize: Chunksize
     buffersize: int | None
     ordered: bool
+    progress: ProgressOption
 
 
 _LARGEST: Final = (1 << 63) - 1

@@ -19,6 +19,8 @@ from taskmesh.client.maps.map import MapJob
 from taskmesh.client.maps.pipe import Pipe
 from taskmesh.client.maps.results import AsyncResultIterator, ResultIterator
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
+from taskmesh.client.progress import ProgressOption
+from taskmesh.client.progress_display import counter_of
 from taskmesh.context import headers_here
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.messages.runs import SAFE
@@ -56,6 +58,7 @@ class Submitter:
         self._options = dict(options)
         self._limit = client.max_payload
         self._group = group
+        self._progress: ProgressOption = False
         self._functions = FunctionTable(
             client.table,
             client.codec,
@@ -227,6 +230,7 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
+        progress: ProgressOption = False,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Call `fn` with the items of the iterables, side by side, and iterate over the results.
@@ -242,6 +246,8 @@ class Submitter:
             buffersize: items that may be submitted and not yet given out. Without it all iterables are
                 drawn before this returns; with it they may be endless.
             ordered: False gives results as they come.
+            progress: show how many items have ended and failed: True or a label for a bar on stderr, or a
+                function that gets a Progress, ten times a second at most and once at the end.
             return_exceptions: an item's error, too, is given in its place, so that one loop sees all results.
 
         Raises:
@@ -253,7 +259,8 @@ class Submitter:
             raise TypeError("map() takes a function and at least one iterable")
         check_timeout(timeout)
         items = MapItems.of(iterables, lazily=buffersize is not None)
-        job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered)
+        progress = progress or self._progress
+        job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered, progress=progress)
         return ResultIterator(job, timeout, owner=self, return_exceptions=return_exceptions)
 
     @overload
@@ -329,13 +336,15 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
+        progress: ProgressOption = False,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Map as `map` does, over arguments that are tuples already: `fn(*item)` for each item."""
         check_timeout(timeout)
         calls = map(tuple, iterable)
         items = MapItems.listed(list(calls)) if buffersize is None else MapItems.drawn(calls)
-        job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered)
+        progress = progress or self._progress
+        job = start_map(self, fn, items, chunksize, buffersize, ordered=ordered, progress=progress)
         return ResultIterator(job, timeout, owner=self, return_exceptions=return_exceptions)
 
     def pipe(
@@ -387,7 +396,7 @@ class Submitter:
             ConfigError: an option is unknown, or its value cannot be used.
         """
         submitter = Submitter(self._client, {**self._options, **options}, owner=self, group=self._group)
-        submitter._put = self._put
+        submitter._put, submitter._progress = self._put, self._progress
         return submitter
 
 
@@ -459,6 +468,7 @@ def start_map(
     buffersize: int | None,
     *,
     ordered: bool,
+    progress: ProgressOption = False,
 ) -> MapJob:
     """Start a map: the common part of `map`, `starmap` and `MeshExecutor.map`. Raises as `map` does."""
     fixed = fixed_chunksize(chunksize)
@@ -472,9 +482,11 @@ def start_map(
     client = submitter._client
     if not encoded.options.is_chunkable or client.result_codec == SAFE:
         fixed = 1
+    counter = counter_of(progress, encoded.call.spec.name, items.left, client.callbacks.put)
     sizer = ChunkSizer(client.slots(), items.left, fixed or None, buffersize)
     group = submitter._group or client.new_group()
     job = MapJob(client, encoded, trailers, group, items, sizer, ordered=ordered)
+    job.progress = counter
     job.start()
     return job
 

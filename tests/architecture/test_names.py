@@ -44,6 +44,7 @@ LATE_IMPORTS = {
     "taskmesh/client/nested_client.py": "zmq is loaded only where a task submits tasks",
     "taskmesh/system/process.py": "modules that gevent may have replaced",
     "taskmesh/client/client.py": "keys are slow to load and most programs have none",
+    "taskmesh/client/progress_display.py": "rich is slow to load and few programs draw bars",
     "taskmesh/client/options.py": "a slot that imports task functions needs no futures",
     "taskmesh/shm/files.py": "tempfile is slow to load and only a system without memfd uses it",
     "taskmesh/pool/slots/slot.py": "multiprocessing is slow to load and most programs have none",

@@ -14,6 +14,7 @@ PUBLIC_METHODS = 20
 PARAMETERS = 7
 MORE_PARAMETERS = {
     "taskmesh/cli/schedule.py": "each option of a command is a parameter",
+    "taskmesh/client/submitter.py": "starmap: a function, its items, and six keywords that say how",
 }
 FOLDER_FILES = 20
 ATTRIBUTES = 25

@@ -6,13 +6,16 @@ Futures of other libraries are left to concurrent.futures' own functions.
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
+from contextlib import closing, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.waiters import LOOK_S
+from taskmesh.client.progress import ProgressCounter, ProgressOption
+from taskmesh.client.progress_display import counter_of
 from taskmesh.system.clock import monotonic
 
 T = TypeVar("T")
@@ -56,36 +59,53 @@ def wait(
     return DoneAndNotDone(done, set(futures) - done)
 
 
-def as_completed(fs: Iterable[F], timeout: float | None = None) -> Iterator[F]:
+def as_completed(
+    fs: Iterable[F], timeout: float | None = None, *, progress: ProgressOption = False
+) -> Iterator[F]:
     """Iterate over futures as they end; each once.
 
     Args:
         fs: futures, or a generator of them, which is drawn first.
         timeout: seconds from now until all of them have to be done.
+        progress: show how many have ended, as `map` does.
 
     Raises:
         TimeoutError: (while iterating) they were not.
         TypeError: one of them is no future.
+        ConfigError: `progress` cannot be used.
     """
     futures = list(dict.fromkeys(fs))
+    counter = counter_of(progress, "tasks", len(futures))
     ours = _ours(futures)
     if ours is None:
-        return cast(Iterator[F], concurrent.futures.as_completed(futures, timeout))
-    return cast(Iterator[F], _completed(ours, _deadline(timeout)))
-
-
-@overload
-def gather(futures: Iterable[Future[T]], *, timeout: float | None = None) -> list[T]: ...
+        ended = cast(Iterator[F], concurrent.futures.as_completed(futures, timeout))
+    else:
+        ended = cast(Iterator[F], _completed(ours, _deadline(timeout)))
+    return ended if counter is None else _counted(ended, counter)
 
 
 @overload
 def gather(
-    futures: Iterable[Future[T]], *, timeout: float | None = None, return_exceptions: bool
+    futures: Iterable[Future[T]], *, timeout: float | None = None, progress: ProgressOption = False
+) -> list[T]: ...
+
+
+@overload
+def gather(
+    futures: Iterable[Future[T]],
+    *,
+    timeout: float | None = None,
+    return_exceptions: bool,
+    progress: ProgressOption = False,
 ) -> list[T | BaseException]: ...
 
 
 def gather(
-    futures: Iterable[Future[Any]], *, timeout: float | None = None, return_exceptions: bool = False
+    futures: Iterable[Future[Any]],
+    *,
+    timeout: float | None = None,
+    return_exceptions: bool = False,
+    progress: ProgressOption = False,
 ) -> list[Any]:
     """Return the results of all futures, in their order.
 
@@ -94,13 +114,16 @@ def gather(
         timeout: seconds from now until all of them have to be done.
         return_exceptions: put errors into the list; else the first that is known is raised at once, and the
             other tasks go on.
+        progress: show how many have ended, as `map` does.
 
     Raises:
         TimeoutError: they were not done in time.
-        TypeError: one of them is no future. Else the first task's own error, or TaskError, that is known.
+        TypeError: one of them is no future.
+        ConfigError: `progress` cannot be used. Else the first task's own error, or TaskError, that is known.
     """
     every = list(futures)
-    waited = wait(every, timeout, ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
+    until = ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION
+    waited = wait(every, timeout, until) if not progress else _shown(every, timeout, until, progress)
     if not return_exceptions:
         failed = [future for future in every if future.done() and _has_failed(future)]
         for future in failed[1:]:  # the first is raised in their place
@@ -113,6 +136,31 @@ def gather(
     if return_exceptions:
         return [_result_or_error(future) for future in every]
     return [future.result() for future in every]
+
+
+def _shown(
+    futures: list[Future[Any]], timeout: float | None, until: str, progress: ProgressOption
+) -> DoneAndNotDone[Future[Any]]:
+    """Wait, and show how many have ended."""
+    ended = cast(Generator[Future[Any]], as_completed(futures, timeout, progress=progress))
+    with closing(ended), suppress(TimeoutError):
+        for future in ended:
+            if until == FIRST_EXCEPTION and _has_failed(future):
+                break
+    return wait(futures, 0)
+
+
+def _counted(futures: Iterator[F], counter: ProgressCounter) -> Iterator[F]:
+    """Yield futures that have ended, and count them; a future that was yielded is not kept."""
+    counter.add(0)
+    try:
+        for future in futures:
+            counter.add(1, _has_failed(future))
+            held = [future]
+            del future
+            yield held.pop()
+    finally:
+        counter.end()
 
 
 def _ours(futures: Sequence[Future[Any]]) -> list[TaskFuture[Any]] | None:

@@ -205,6 +205,8 @@ class MapJob(Source):
         chunk.completed = True
         if not self._ordered:
             self._ready.append(chunk)
+        if self.progress is not None:
+            self.progress.add(chunk.count)
         self._take_off(chunk)
 
     def _take_off(self, chunk: Chunk) -> None:

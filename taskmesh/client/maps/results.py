@@ -13,6 +13,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from taskmesh.client.client import Client
 from taskmesh.client.futures.waiters import LockEvent, running_loop
+from taskmesh.client.progress import ProgressCounter
 from taskmesh.errors import ForkedMeshError
 from taskmesh.system.clock import monotonic
 
@@ -33,6 +34,7 @@ class Source(ABC):
         client, label: as given.
         wakeup: set when `take` may find more.
         failure: the error of its input, which is raised after all results.
+        progress: counts its items, if somebody wants to see how many have ended.
     """
 
     def __init__(self, client: Client, label: str) -> None:
@@ -40,6 +42,7 @@ class Source(ABC):
         self.label = label
         self.wakeup = LockEvent()
         self.failure: BaseException | None = None
+        self.progress: ProgressCounter | None = None
 
     @property
     @abstractmethod
@@ -109,6 +112,7 @@ class ResultIterator(Generic[R_co]):
     def close(self) -> None:
         """Cancel the rest."""
         self.source.cancel()
+        self._end_progress()
 
     def next_chunk(self) -> list[Outcome]:
         """Return the next items' outcomes, as many as are here at once; wait for one; none at the end."""
@@ -129,6 +133,7 @@ class ResultIterator(Generic[R_co]):
         if self._begun and not self.source.ended:
             with suppress(Exception):
                 self.source.cancel()
+        self._end_progress()
 
     def _rests(self) -> Iterator[Iterator[R_co]]:
         """Return what is left of the outcomes in hand, then those that come.
@@ -175,6 +180,11 @@ class ResultIterator(Generic[R_co]):
             "is missing"
         )
         self.source.cancel()
+        self._end_progress()
+
+    def _end_progress(self) -> None:
+        if self.source.progress is not None:
+            self.source.progress.end()
 
     def _next_outcomes(self) -> Outcomes | None:
         """Return the next outcomes; work for the source, and wait; return None at the end."""
@@ -185,9 +195,12 @@ class ResultIterator(Generic[R_co]):
             source.wakeup.clear()
             found = source.take()
             if found is not None:
+                if source.progress is not None:
+                    source.progress.add(0, len(found[1]))
                 return found
             if source.ended:
                 self._over, self._failure = True, source.failure
+                self._end_progress()
                 break
             left = None if self._deadline is None else max(0.0, self._deadline - monotonic())
             if not source.wait(left):
