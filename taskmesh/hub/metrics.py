@@ -69,6 +69,7 @@ def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Fa
         ),
         Family("taskmesh_tasks_accepted_total", "Tasks taken in.", ledger.accepted),
         Family("taskmesh_tasks_finished_total", "Tasks with an outcome.", finished),
+        Family("taskmesh_tasks_max", "Unfinished tasks that the hub takes at most.", hub.config.max_tasks),
         Family("taskmesh_task_transitions_total", "What happened to tasks, in which state.", transitions),
         Family("taskmesh_tasks_bytes", "Bytes of arguments in the ledger.", ledger.size),
         Family("taskmesh_tasks_orphaned", "Tasks whose client has left.", clients.orphans(hub)),
