@@ -66,7 +66,7 @@ class ProgressCounter:
     Args:
         total: how many there are; None if that is unknown.
         show: shows it, in one thread at a time.
-        later: has jobs done by another thread; without it `add` shows what there is to show itself.
+        later: has jobs done by another thread; without it one thread counts, and `add` shows it there.
     """
 
     def __init__(
@@ -80,28 +80,34 @@ class ProgressCounter:
         self._done = self._failed = 0
         self._total = total
         self._counting = threading.Lock()
-        self._showing = (
-            threading.RLock()
-        )  # whatever is shown may have an iterator finalized, which ends another
+        # meanwhile an iterator may be finalized, which shows its own
+        self._showing = threading.RLock()
         self._again = 0.0
         self._over = False
         self._moments = deque([(monotonic(), 0)], maxlen=RATED)
 
     def add(self, done: int = 1, failed: int = 0, expected: int = 0) -> None:
         """Count what has ended, and what is expected from now on."""
-        with self._counting:
-            self._done += done
-            self._failed += failed
-            if self._total is not None:
-                self._total += expected
-            now = monotonic()
-            if now < self._again or self._over:
-                return
-            self._again = now + PAUSE_S
         if self._later is None:
-            self._tell()
-        else:
+            if self._count(done, failed, expected):
+                self._tell()
+            return
+        with self._counting:
+            is_due = self._count(done, failed, expected)
+        if is_due:
             self._later((self._tell,))
+
+    def _count(self, done: int, failed: int, expected: int) -> bool:
+        """Count; return True if it is time to tell somebody."""
+        self._done += done
+        self._failed += failed
+        if self._total is not None:
+            self._total += expected
+        now = monotonic()
+        if now < self._again or self._over:
+            return False
+        self._again = now + PAUSE_S
+        return True
 
     def end(self) -> None:
         """Show it a last time: nothing more is counted."""

@@ -151,14 +151,15 @@ def _shown(
 
 
 def _counted(futures: Iterator[F], counter: ProgressCounter) -> Iterator[F]:
-    """Yield futures that have ended, and count them; a future that was yielded is not kept."""
+    """Yield futures that have ended, and count them; none that was yielded is kept."""
+
+    def counted(future: F) -> F:
+        counter.add(1, _has_failed(future))
+        return future
+
     counter.add(0)
     try:
-        for future in futures:
-            counter.add(1, _has_failed(future))
-            held = [future]
-            del future
-            yield held.pop()
+        yield from map(counted, futures)
     finally:
         counter.end()
 
