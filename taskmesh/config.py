@@ -191,6 +191,7 @@ class Config:
         hub: the limits and clocks of a hub.
         pool: the slots of a pool, and the tasks that it takes.
         program: the side port of a program.
+        origins: where settings come from, by `section.key`; those that are not there have their defaults.
     """
 
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -198,6 +199,7 @@ class Config:
     hub: HubConfig = field(default_factory=HubConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
     program: ProgramConfig = field(default_factory=ProgramConfig)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 _SECTIONS = {
@@ -252,5 +254,6 @@ def load(
         raise ConfigError("\n".join(found.problems))
     return replace(
         start,
+        origins={**start.origins, **found.origins},
         **{name: replace(getattr(start, name), **values) for name, values in found.values.items() if values},
     )

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import dead, keys, programs, schedule, steering, store, submission, top, views
+from taskmesh.cli import (
+    configuration,
+    dead,
+    keys,
+    programs,
+    schedule,
+    steering,
+    store,
+    submission,
+    top,
+    views,
+)
 from taskmesh.cli.command import EXIT_CODES, Command
 
 GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
@@ -46,11 +57,12 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
         "schedule": ("Show and change what a hub runs by the clock.", schedule.COMMANDS),
         "dead": ("Dead letters: tasks that have ended badly while nobody waited for them.", dead.COMMANDS),
     },
-    "Keys and journal": {
+    "Keys, settings and journal": {
         "keys": (
             "Make keys, and authorize or revoke them at a hub. Roles: hub, client, worker, operator.",
             keys.COMMANDS,
         ),
+        "config": ("Show the settings, and where each comes from.", configuration.COMMANDS),
         "store": ("Look at a hub's journal, while the hub runs or not.", {"status": store.status}),
     },
 }

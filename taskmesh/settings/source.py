@@ -30,11 +30,13 @@ class Findings:
 
     Attributes:
         values: the values by section and key.
+        origins: where each of them comes from, by `section.key`.
         problems: sentences, each of which names the source, the setting and what would be right.
     """
 
     def __init__(self, sections: Mapping[str, Mapping[str, Setting]]) -> None:
         self.values: dict[str, dict[str, object]] = {name: {} for name in sections}
+        self.origins: dict[str, str] = {}
         self.problems: list[str] = []
         self._sections = sections
         self._owners: dict[str, list[str]] = {}
@@ -118,6 +120,7 @@ class Findings:
             return
         try:
             self.values[section][key] = known[key].read(value)
+            self.origins[f"{section}.{key}"] = where
         except SettingError as error:
             self.problems.append(f"{where}: {section}.{key} {error}")
 
