@@ -9,6 +9,7 @@ import typer
 from taskmesh.cli import (
     configuration,
     dead,
+    doctor,
     keys,
     programs,
     schedule,
@@ -42,6 +43,7 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
         "stack": steering.stack,
         "errors": views.errors,
         "events": views.events,
+        "doctor": doctor.doctor,
     },
     "Steer": {
         "cancel": steering.cancel,

@@ -22,6 +22,7 @@ SHORT: dict[str, str] = {
     "taskmesh/hub/machine/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/pool/machine/settings.py": "each of the three rooms has one",
     "taskmesh/client/port/settings.py": "each of the three rooms has one",
+    "taskmesh/cli/configuration.py": "the settings as a command shows them, with their origins",
     "taskmesh/http/metrics.py": "a metric, for hub and pool, and its text",
     "taskmesh/pool/slots/coroutines.py": "one rule, for slots, nested calls and Spark's steps",
     "taskmesh/pool/slots/tickets.py": "the pipe that decides whether a task starts",
