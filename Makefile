@@ -6,7 +6,7 @@ SEEDS ?= 20000
 FUZZ  ?= 100
 TIMES ?= 30
 PLATFORM := helm containers kube spark
-BEYOND   := chaos conformance faults hosting integrations sockets
+BEYOND   := chaos conformance dashboard faults hosting integrations sockets
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run

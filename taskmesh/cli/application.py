@@ -8,6 +8,7 @@ import typer
 
 from taskmesh.cli import (
     configuration,
+    dashboard,
     dead,
     doctor,
     keys,
@@ -26,6 +27,7 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
         "up": programs.up,
         "hub": programs.hub,
         "worker": programs.worker,
+        "dashboard": dashboard.dashboard,
         "health": programs.health,
     },
     "Submit": {

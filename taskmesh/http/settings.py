@@ -98,9 +98,9 @@ def http_parts(address: str) -> tuple[str, int]:
         parts = urlsplit(f"//{address}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ConfigError(f"{address!r} is no address for the side port: {hint}") from None
+        raise ConfigError(f"{address!r} is no address for HTTP: {hint}") from None
     if not host or port is None or parts.path or parts.query or parts.username is not None:
-        raise ConfigError(f"{address!r} is no address for the side port: {hint}")
+        raise ConfigError(f"{address!r} is no address for HTTP: {hint}")
     return host, port
 
 

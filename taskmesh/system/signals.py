@@ -49,7 +49,7 @@ class StopRequest:
         # just before the loop blocks wakes it too.
         wakeup = Wakeup()
         former_fd = signal.set_wakeup_fd(wakeup.write_fd, warn_on_full_buffer=False)
-        former = {number: signal.signal(number, self._signalled) for number in _signals()}
+        former = {number: signal.signal(number, self._signalled) for number in ending_signals()}
         blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, former)  # our parent may have blocked some
         self._loop.watch(wakeup.fd, wakeup.clear)
         try:
@@ -79,7 +79,7 @@ class StopRequest:
             self.asked += 1
 
 
-def _signals() -> tuple[signal.Signals, ...]:
+def ending_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that end a program. SIGHUP stays ignored where it is, for instance under nohup."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return SIGNALS if ignored else (*SIGNALS, signal.SIGHUP)

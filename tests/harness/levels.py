@@ -16,6 +16,7 @@ INTEGRATION = {
     for folder in (
         "client/port",
         "conformance",
+        "dashboard",
         "hosting",
         "hosting/abuse",
         "hub",

@@ -335,6 +335,9 @@ class HubMachine:
                 )
             case m.Command():
                 answer = letter_views.obey(self.state, request) or views.obey(self.state, request, now)
+                if not answer.error:
+                    fields: dict[str, object] = {"verb": request.verb, "target": request.target, "by": user}
+                    self.state.log("operator.action", fields)
             case m.Fulfil():
                 answer = promises.on_fulfil(self.state, client, request, now)
             case m.PutSchedule() | m.DropSchedule():

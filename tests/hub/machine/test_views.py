@@ -191,6 +191,15 @@ def test_events_since_a_number(rig):
     assert ask(rig, "events", "x").error
 
 
+def test_commands_that_were_obeyed_are_events(rig):
+    rig.join("p")
+    for target in ("p", "nobody"):
+        rig.tell(FromClient(1, m.Command(1, "pause", target)))
+
+    actions = [each for each in ask(rig, "events").value if each["kind"] == "operator.action"]
+    assert [(each["verb"], each["target"], each["by"]) for each in actions] == [("pause", "p", "")]
+
+
 def test_a_view_that_there_is_not_is_an_error_with_those_there_are(rig):
     assert "status, pools, tasks" in ask(rig, "weather").error
 
