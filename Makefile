@@ -14,6 +14,7 @@ DEV    := .venv/ready-dev
 HOSTS  := .venv/ready-hosts
 REDIS  := .venv/ready-redis
 PROM   := .venv/ready-promtool
+BROWSER := .venv/ready-browser
 SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
@@ -59,7 +60,7 @@ smoke: $(DEV)    ## Each promise, command and page once, with real processes and
 
 test-all: integration faults test-helm test-spark  ## All the rest that .ci/run runs: Redis, faults, attacks, the chart, containers, Spark
 
-integration: $(REDIS) $(PROM)  ## Slots, hub and pools, the programs, the examples, attacks
+integration: $(REDIS) $(PROM) $(BROWSER)  ## Slots, hub and pools, the programs, the examples, attacks
 	$(LEVEL) -m "integration and not smoke and $(NEVER)" $(TWO) --dist loadfile
 
 faults: $(HOSTS) $(REDIS)  ## Processes that are killed and stopped, networks that are cut: by a proxy, and between hosts made of network namespaces
@@ -184,6 +185,11 @@ $(REDIS): $(DEV)
 # Without promtool the tests of metrics and rules say so, and skip; in CI they fail. It is in a package whose server is not wanted.
 $(PROM): .ci/promtool $(DEV)
 	@command -v promtool >/dev/null || .ci/promtool $(BIN)
+	@touch $@
+
+# Without Debian's Chromium the tests of the dashboard's pages say so, and skip; in CI they fail.
+$(BROWSER): $(DEV)
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || .ci/packages chromium chromium-driver || true
 	@touch $@
 
 # Without npm the tests that need its programs say so, and skip; in CI they fail.

@@ -15,7 +15,7 @@ from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.http.settings import http_parts, read_token
 from taskmesh.system.loopback import is_loopback
 
-ACTIONS = ("cancel", "pause", "resume", "drain")
+ACTIONS = ("cancel", "stack", "pause", "resume", "drain")
 """Verbs of operators' commands that may be allowed to browsers."""
 SESSION_S = 12 * 3600.0
 MOST_SESSIONS = 1000

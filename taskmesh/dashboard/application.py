@@ -21,7 +21,7 @@ from taskmesh.dashboard.access import Access, RequestRefused
 from taskmesh.dashboard.feed import Feed, HubSession, Questions, encoded
 from taskmesh.errors import HubUnreachable, TaskMeshError
 
-QUESTIONS = frozenset({"tasks", "task", "logs", "events", "errors", "limits", "schedules", "stack"})
+QUESTIONS = frozenset({"tasks", "task", "logs", "events", "errors", "limits", "schedules"})
 MOST_ROWS = 500
 LONGEST_BODY = 64 << 10
 PING = 15.0
@@ -126,6 +126,7 @@ class Dashboard:
             yield
         finally:
             asking.cancel()
+            await asyncio.to_thread(self._hub.close)  # questions under way end with it
 
     async def file(self, request: Request) -> Response:
         """Return a page, a module or the like: they hold no data, and need no token."""

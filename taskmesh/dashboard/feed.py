@@ -56,14 +56,12 @@ class HubSession:
         """Return the port, opened.
 
         Raises:
-            HubUnreachable: no hub answers, or none has answered for a while.
+            HubUnreachable: no hub answers.
             ConfigError: the address cannot be used, or keys are missing.
         """
         with self._lock:
             if self._port is None:
                 self._port = self._held.enter_context(self._open_port())
-            if not self._port.connected:
-                raise HubUnreachable("the hub does not answer")
             return self._port
 
     def query(self, what: str, argument: str = "", limit: int = 100) -> Any:
@@ -71,8 +69,14 @@ class HubSession:
         return self._asked(lambda port: port.query(what, argument, limit, PATIENCE))
 
     def command(self, verb: str, target: str) -> Any:
-        """Have the hub carry a command out; raises as `query`."""
-        return self._asked(lambda port: port.command(verb, target, PATIENCE))
+        """Have the hub carry a command out, if it is there now; raises as `query`."""
+
+        def at_once(port: SubmitPort) -> object:
+            if not port.connected:
+                raise HubUnreachable("the hub does not answer: nothing was done")
+            return port.command(verb, target, PATIENCE)
+
+        return self._asked(at_once)
 
     def _asked(self, ask: Callable[[SubmitPort], object]) -> Any:
         port = self.port()

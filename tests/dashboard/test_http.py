@@ -226,7 +226,7 @@ def test_hostile_texts_are_data(programs: Programs):
         with browser.send("GET", "/ask/errors") as response:
             assert response.headers["Content-Type"] == "application/json"
             assert response.headers["X-Content-Type-Options"] == "nosniff"
-            (group,) = json.loads(response.read())
+            (group,) = json.loads(response.read())["groups"]
     assert (group["name"], group["samples"][0]["text"]) == (TEXT[:100], TEXT)
 
 

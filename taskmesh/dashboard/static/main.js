@@ -24,7 +24,6 @@ const world = {
   params: new URLSearchParams(),
   go,
   act,
-  ask,
   redraw,
 };
 let stream = null;
@@ -33,6 +32,7 @@ let shownHash = "";
 let paused = false;
 let lost = "";
 let spoken = 0;
+let searching = false; // the field gets the focus as soon as it is there
 
 // --- address ---
 
@@ -202,7 +202,7 @@ function gathered(found) {
 }
 
 async function act(verb, target, text, button) {
-  if (!(await confirmed(text, button))) return;
+  if (text && !(await confirmed(text, button))) return;
   try {
     await sent(`/do/${verb}`, { target });
     world.told = "";
@@ -225,6 +225,10 @@ function redraw() {
   const fresh = h("div", { id: "screen" }, h("h1", null, screen.title), world.told ? h("p", { class: "silent", role: "status" }, world.told) : null, screen.draw(world));
   if ($("screen")) patch($("screen"), fresh);
   else $("main").replaceChildren(fresh);
+  if (searching && $("search")) {
+    $("search").focus();
+    searching = false;
+  }
   const since = world.news.at - world.minutes * 60;
   draw(world.flow.filter((point) => point[0] > since), world.events.filter((event) => /^pool\.(joined|left)$/.test(event.kind)), document.documentElement.dataset.theme ?? "");
 }
@@ -271,7 +275,8 @@ addEventListener("keydown", (event) => {
   else if (event.key === "/") {
     event.preventDefault();
     if (screen !== SCREENS.tasks) go("tasks");
-    setTimeout(() => $("search")?.focus(), 50);
+    searching = true;
+    redraw();
   }
 });
 addEventListener("hashchange", route);

@@ -93,7 +93,7 @@ const overview = {
       world.redraw();
     };
     const groups = (found) =>
-      table("Errors of late", [["error", errorLine], ["count", (group) => count(group.count), "number"], ["last", (group) => clock(group.last), "number"]], found, "No task has failed since the hub has started.");
+      table("Errors of late", [["error", errorLine], ["count", (group) => count(group.count), "number"], ["last", (group) => clock(group.last), "number"]], found.groups, "No task has failed since the hub has started.");
     return [
       verdicts(news.status),
       tiles(news),
@@ -182,19 +182,11 @@ function logs(found) {
   return lines.length ? h("ol", { class: "log", tabindex: 0, "aria-label": "Log" }, lines) : h("p", { class: "none" }, "It has logged nothing.");
 }
 
+const isOpen = (found) => ["QUEUED", "WAITING", "SENT", "RUNNING"].includes(found?.state);
+
 function story(world, id, found) {
   const running = found.state === "RUNNING";
-  const isOver = !["QUEUED", "WAITING", "SENT", "RUNNING"].includes(found.state);
   const cancel = () => world.act("cancel", id, `Cancel this task (${found.state.toLowerCase()})? It ends as cancelled, for all who wait for it.`, "Cancel the task");
-  const stack = async () => {
-    try {
-      world.answers.stack = await world.ask("stack", id);
-    } catch (error) {
-      world.answers.stack = error.message;
-    }
-    world.redraw();
-  };
-  const shown = world.answers.stack;
   return [
     way(found.state),
     h("p", { class: "why" }, found.why),
@@ -214,9 +206,13 @@ function story(world, id, found) {
       ["out of memory", found.ooms || undefined],
       ["lost with pools", found.losses || undefined],
     ]),
-    !isOver && world.allowed.includes("cancel") ? h("p", null, h("button", { type: "button", class: "danger", onclick: cancel }, "Cancel the task")) : null,
+    h(
+      "p",
+      { class: "row" },
+      isOpen(found) && world.allowed.includes("cancel") ? h("button", { type: "button", class: "danger", onclick: cancel }, "Cancel the task") : null,
+      running && world.allowed.includes("stack") ? h("button", { type: "button", onclick: () => world.act("stack", id) }, "Log its stack") : null,
+    ),
     found.history?.length ? panel("History", h("ol", { class: "history" }, found.history.map((entry) => h("li", null, entry)))) : null,
-    running ? panel("Stack", h("p", null, h("button", { type: "button", onclick: stack }, "Show the stack")), shown ? h("pre", { tabindex: 0 }, typeof shown === "string" ? shown : (shown.stack ?? JSON.stringify(shown, null, 1))) : null) : null,
   ];
 }
 
@@ -226,12 +222,11 @@ const oneTask = {
   draw: (world) => {
     const id = world.params.get("id") ?? "";
     const { logs: lines, task: found } = world.answers;
-    const isOpen = ["QUEUED", "WAITING", "SENT", "RUNNING"].includes(found?.state);
     return [
       h("p", null, h("code", null, id)),
       answered(found, () => story(world, id, found)),
       panel("Log", lines?.error ? h("p", { class: "none" }, lines.error) : answered(lines, logs)),
-      panel("As a command", copied("explain", id), copied("logs", id, "--follow"), isOpen ? copied("cancel", id) : null),
+      panel("As a command", copied("explain", id), copied("logs", id, "--follow"), found?.state === "RUNNING" ? copied("stack", id) : null, isOpen(found) ? copied("cancel", id) : null),
     ];
   },
 };
@@ -293,7 +288,10 @@ const errors = {
     };
     return [
       h("form", { class: "row filter", onsubmit: find }, h("label", { class: "wide" }, "Function, type or place ", h("input", { id: "wanted", type: "search", value: search, "data-keep": true })), h("button", null, "Find")),
-      answered(world.answers.errors, (found) => (found.length ? found.map(group) : h("p", { class: "none" }, search ? "No such errors." : "No task has failed since the hub has started."))),
+      answered(world.answers.errors, ({ groups, ungrouped }) => [
+        groups.length ? groups.map(group) : h("p", { class: "none" }, search ? "No such errors." : "No task has failed since the hub has started."),
+        ungrouped ? h("p", { class: "faint" }, `${count(ungrouped)} failed attempts are left out: their groups are not kept any more.`) : null,
+      ]),
     ];
   },
 };
@@ -310,7 +308,7 @@ function fitting(world, pool) {
   const verbs = pool.state === "paused" ? ["resume", "drain"] : pool.state === "ready" ? ["pause", "drain"] : [];
   return verbs
     .filter((verb) => world.allowed.includes(verb))
-    .map((verb) => h("button", { type: "button", "aria-label": `${verb} ${pool.pool}`, onclick: () => world.act(verb, pool.pool, CONFIRM[verb](pool), `${verb[0].toUpperCase()}${verb.slice(1)}`) }, verb));
+    .map((verb) => h("button", { type: "button", "aria-label": `${verb} ${pool.pool}`, onclick: () => world.act(verb, pool.pool, CONFIRM[verb](pool), `${verb[0].toUpperCase()}${verb.slice(1)} the pool`) }, verb));
 }
 
 const poolScreen = {
