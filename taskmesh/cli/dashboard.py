@@ -36,7 +36,7 @@ def dashboard(
     allow: Annotated[
         str,
         typer.Option(
-            metavar="A,B", help="What browsers may have done: cancel, stack, pause, resume, drain. Default: nothing."
+            metavar="A,B", help="What browsers may do: cancel, stack, pause, resume, drain. Default: nothing."
         ),
     ] = "",
     behind_proxy: Annotated[

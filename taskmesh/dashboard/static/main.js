@@ -150,7 +150,7 @@ function take(news) {
     for (const point of news.flow) if (point[0] > (world.flow.at(-1)?.[0] ?? 0)) world.flow.push(point);
     world.flow = world.flow.filter((point) => point[0] > news.at - HOUR);
     world.history = [...world.history.slice(-10), { at: news.at, functions: Object.fromEntries(news.status.functions.map((each) => [each.name, each.succeeded + each.failed + each.cancelled])) }];
-    speak(news.status.verdicts ?? []);
+    speak(news.status.verdicts);
   }
   redraw();
 }

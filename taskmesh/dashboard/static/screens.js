@@ -33,11 +33,8 @@ function tiles({ status, totals }) {
   );
 }
 
-function verdicts({ verdicts: said, warnings, refused }) {
-  const warned = [...Object.entries(warnings).map(([who, what]) => `${who}: ${what}`), ...Object.entries(refused).map(([pool, why]) => `pool ${pool} is refused: ${why}`)];
-  const all = [...(said ?? []), ...warned.filter((each) => !(said ?? []).includes(each))];
-  const lines = all.length ? h("ol", { class: "verdicts" }, all.slice(0, 10).map((each) => h("li", null, each))) : h("p", { class: said ? "fine" : "none" }, said ? "Nothing is wrong, as far as the hub can tell." : "This hub gives no verdicts.");
-  return panel("Verdicts", lines);
+function verdicts({ verdicts: said }) {
+  return panel("Verdicts", said.length ? h("ol", { class: "verdicts" }, said.map((each) => h("li", null, each))) : h("p", { class: "fine" }, "Nothing is wrong, as far as the hub can tell."));
 }
 
 function queues(rows) {
@@ -45,10 +42,11 @@ function queues(rows) {
     "Queues",
     [
       ["queue", (row) => row.queue],
+      ["tags", (row) => text(row.tags) || "–"],
       ["waiting", (row) => count(row.waiting), "number"],
-      ["oldest waits", (row) => seconds(row.oldest), "number"],
+      ["oldest waits", (row) => (row.waiting ? seconds(row.oldest) : "–"), "number"],
       ["pools", (row) => (row.pools ? count(row.pools) : "none serves it"), "number"],
-      ["slots", (row) => count(row.slots), "number"],
+      ["busy", (row) => `${count(row.busy)} / ${count(row.slots)}`, "number"],
     ],
     rows,
     "No task waits.",
@@ -98,7 +96,7 @@ const overview = {
       verdicts(news.status),
       tiles(news),
       panel("Flow", flow(world.flow.filter((point) => point[0] > since), world.minutes, choose)),
-      news.status.queues ? panel("Queues", queues(news.status.queues)) : null,
+      panel("Queues", queues(news.status.queues)),
       panel("Pools", pools(news.status.pools, news.totals, [])),
       panel("Errors of late", answered(answers.errors, groups)),
     ];
@@ -178,7 +176,7 @@ function way(state) {
 }
 
 function logs(found) {
-  const lines = found.lines.map((line) => h("li", { class: /^(error|critical)$/i.test(line.level) ? "bad" : "" }, h("time", null, clock(line.time)), ` ${line.level} ${line.logger}: ${line.text}`));
+  const lines = found.lines.reverse().map((line) => h("li", { class: /^(error|critical)$/i.test(line.level) ? "bad" : "" }, h("time", null, clock(line.time)), ` ${line.level} ${line.logger}: ${line.text}`));
   return lines.length ? h("ol", { class: "log", tabindex: 0, "aria-label": "Log" }, lines) : h("p", { class: "none" }, "It has logged nothing.");
 }
 
@@ -193,8 +191,6 @@ function story(world, id, found) {
     facts([
       ["name", found.name],
       ["queue", found.queue],
-      ["place in line", found.place ? count(found.place) : undefined],
-      ["estimate", typeof found.estimate === "number" ? seconds(found.estimate) : found.estimate],
       ["attempt", found.attempt || undefined],
       ["pool", found.pool || found.worker],
       ["key of its program", found.user],
@@ -225,7 +221,7 @@ const oneTask = {
     return [
       h("p", null, h("code", null, id)),
       answered(found, () => story(world, id, found)),
-      panel("Log", lines?.error ? h("p", { class: "none" }, lines.error) : answered(lines, logs)),
+      panel("Log, the latest first", lines?.error ? h("p", { class: "none" }, lines.error) : answered(lines, logs)),
       panel("As a command", copied("explain", id), copied("logs", id, "--follow"), found?.state === "RUNNING" ? copied("stack", id) : null, isOpen(found) ? copied("cancel", id) : null),
     ];
   },
@@ -334,7 +330,7 @@ const events = {
     const kinds = [...new Set(world.events.map((event) => event.kind))].sort();
     const rows = world.events.filter((event) => !kind || event.kind === kind).slice(-200).reverse();
     const told = ({ number, ago, at, kind: _, ...fields }) =>
-      Object.entries(fields).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => h("span", { class: "field" }, h("span", { class: "faint" }, `${name} `), typeof value === "object" ? JSON.stringify(value) : value));
+      h("span", null, Object.entries(fields).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => h("span", { class: "field" }, h("span", { class: "faint" }, `${name} `), typeof value === "object" ? JSON.stringify(value) : value)));
     return [
       h("div", { class: "row filter" }, h("label", null, "Kind ", h("select", { onchange: (event) => world.go("events", { kind: event.target.value }) }, ["", ...kinds].map((each) => h("option", { value: each, selected: each === kind }, each || "all"))))),
       answered(world.answers.events, () => table("Events", [["event", (event) => event.kind], ["time", (event) => clock(event.at)], ["what", told]], rows, "No events.")),
