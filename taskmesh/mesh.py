@@ -35,6 +35,7 @@ from taskmesh.system.clock import monotonic
 
 if TYPE_CHECKING:
     from taskmesh.client.sink import Sink
+    from taskmesh.hosting.dashboard_process import DashboardProcess
 
 T = TypeVar("T")
 
@@ -68,7 +69,8 @@ class Mesh(Submitter):
             slots of an embedded mesh. Workers elsewhere have their own (`taskmesh worker --use`).
         config: a TOML file or a mapping of sections instead of the file that is looked for; a Config
             instead of the environment too.
-        overrides: settings as `section__key=`, or by a key that only one section has.
+        overrides: settings as `section__key=`, or by a key that only one section has. And `dashboard=True`: a
+            mesh that is its own hub shows itself in browsers, at `mesh.dashboard_url`.
 
     Raises:
         ConfigError: a setting is unknown, or its value cannot be used.
@@ -86,8 +88,14 @@ class Mesh(Submitter):
         **overrides: object,
     ) -> None:
         found = checked_middleware(middleware)
+        shown = bool(overrides.pop("dashboard", False))
         config = _settings(address, workers, bind, hub, config, overrides)
+        if shown:
+            _check_dashboard(config)
         super().__init__(Client(with_middleware(config, found), open_port, middleware=found), {})
+        self._shown = shown
+        self._dashboard: DashboardProcess | None = None
+        self._starts = threading.Lock()
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself
@@ -130,6 +138,20 @@ class Mesh(Submitter):
         A mesh that listens at port 0 knows its port once it is open.
         """
         return self._client.address
+
+    @property
+    def dashboard_url(self) -> str:
+        """The address of the mesh's dashboard, for a browser; with `dashboard=True`.
+
+        Raises:
+            ConfigError: the mesh has none, the extra `dashboard` is not installed, or the hub is another
+                program's.
+            TaskMeshError: it does not come up.
+        """
+        shown = self._open()
+        if shown is None:
+            raise ConfigError("this mesh has no dashboard: open Mesh(dashboard=True)")
+        return shown.url()
 
     @property
     def connected(self) -> bool:
@@ -391,7 +413,27 @@ class Mesh(Submitter):
             ConfigError: `detach` of an embedded mesh, or together with `cancel`.
         """
         leave(self, self._client)
-        self._client.close(cancel=cancel, detach=detach)
+        self._close(cancel=cancel, detach=detach)
+
+    def _close(self, *, cancel: bool = False, detach: bool = False) -> None:
+        try:
+            self._client.close(cancel=cancel, detach=detach)
+        finally:
+            if self._client.closed and self._dashboard is not None:
+                self._dashboard.end()
+
+    def _open(self) -> DashboardProcess | None:
+        """Open the mesh, and start its dashboard if it is to have one."""
+        port = self._client.open()
+        if not self._shown:
+            return None
+        from taskmesh.hosting.dashboard_process import DashboardProcess
+
+        with self._starts:
+            if self._dashboard is None:
+                self._dashboard = DashboardProcess(port.gateway(self._client.config.mesh.open_timeout))
+                weakref.finalize(self, self._dashboard.end)
+            return self._dashboard
 
     def __enter__(self) -> Self:
         """Open the mesh and make it the current one.
@@ -399,7 +441,7 @@ class Mesh(Submitter):
         Raises:
             HubUnreachable: no hub answered within `mesh.open_timeout` seconds.
         """
-        self._client.open()
+        self._open()
         enter(self, self._client)
         return self
 
@@ -418,7 +460,7 @@ class Mesh(Submitter):
 
     async def __aenter__(self) -> Self:
         """Enter as `__enter__` does, without blocking the event loop."""
-        await _aside(self._client.open)
+        await _aside(self._open)
         enter(self, self._client)
         return self
 
@@ -431,9 +473,9 @@ class Mesh(Submitter):
         """Leave as `__exit__` does, without blocking the event loop."""
         leave(self, self._client)
         try:
-            await _aside(partial(self._client.close, cancel=error is not None))
+            await _aside(partial(self._close, cancel=error is not None))
         except BaseException:  # cancelled while it waited for the tasks
-            await _aside(partial(self._client.close, cancel=True))
+            await _aside(partial(self._close, cancel=True))
             raise
 
 
@@ -443,6 +485,18 @@ async def _aside(blocking: Callable[[], object]) -> None:
     if loop is None:
         raise RuntimeError("`async with` a mesh in an asyncio event loop; elsewhere use `with`")
     await loop.run_in_executor(None, blocking)
+
+
+def _check_dashboard(config: Config) -> None:
+    """Refuse a dashboard of a hub elsewhere, and where its packages are missing."""
+    from taskmesh.hosting.dashboard_process import check_extra
+
+    if config.mesh.address:
+        raise ConfigError(
+            "dashboard= is for a mesh that is its own hub; at an address, this is a program: "
+            f"taskmesh dashboard --address {config.mesh.address}"
+        )
+    check_extra()
 
 
 JOURNAL = frozenset(

@@ -149,16 +149,10 @@ class Reach:
             HubUnreachable: it does not answer in time, or does not let us in.
             ConfigError: the address cannot be used, or keys are missing.
         """
-        from taskmesh.client.port.remote_port import RemotePort
-        from taskmesh.client.port.shell import NoTasks
-        from taskmesh.security.keys import OPERATOR
+        from taskmesh.client.port.remote_port import operator_session
 
-        port = RemotePort(NoTasks(), self.config, role=OPERATOR)
-        port.start(self.timeout)
-        try:
+        with operator_session(self.config, self.timeout) as port:
             yield port
-        finally:
-            port.close(cancel=True, timeout=2.0)
 
     def query(self, what: str, argument: str = "", limit: int = EVERYTHING) -> Any:
         """Return a view of the hub.

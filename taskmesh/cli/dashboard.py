@@ -9,7 +9,6 @@ import typer
 from taskmesh.cli.command import Reach, command
 from taskmesh.cli.output import Output
 from taskmesh.cli.program_log import ProgramLog
-from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 HTTP = "127.0.0.1:5581"
 OPENING = 2.0
 """Seconds that the hub has to answer; a program that is asked to end waits no longer for it."""
-EXTRA = ("starlette", "uvicorn")
 
 
 @command("address", "keys", lasting=True)
@@ -48,15 +46,11 @@ def dashboard(
 
     Open the address that it prints. It needs `pip install 'taskmesh[dashboard]'`.
     """
-    try:
-        from taskmesh.dashboard.access import dashboard_settings
-        from taskmesh.dashboard.program import run_dashboard
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
-            raise
-        raise ConfigError(
-            f"the dashboard needs {error.name}, which is not installed: pip install 'taskmesh[dashboard]'"
-        ) from None
+    from taskmesh.hosting.dashboard_process import check_extra
+
+    check_extra()
+    from taskmesh.dashboard.access import dashboard_settings
+    from taskmesh.dashboard.program import run_dashboard
 
     def ready(at: str, token: str) -> None:
         url = f"{at}#t={token}" if token else at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +13,12 @@ from typer.core import TyperCommand
 from taskmesh.cli.command import FAILED, command
 from taskmesh.cli.output import Output
 from taskmesh.cli.program_log import LEVELS, ProgramLog
+from taskmesh.errors import TaskMeshError
 from taskmesh.http.client import PROBES, SideClient
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
+    from taskmesh.hosting.dashboard_process import DashboardProcess
     from taskmesh.hosting.local_pool import LocalPool
     from taskmesh.hub.embedded_hub import EmbeddedHub
     from taskmesh.link.endpoints import Endpoints
@@ -53,6 +56,9 @@ def up(
     *,
     name: Annotated[str, typer.Option(help="The pool's name.")] = "",
     log_level: LogLevel = "info",
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show the mesh in browsers, see `taskmesh dashboard`.")
+    ] = False,
 ) -> None:
     """Run a hub and a pool in one process, enough for a single machine."""
     from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
@@ -62,9 +68,31 @@ def up(
     from taskmesh.hosting.local_pool import LocalPool
 
     def start_pool(loop: Loop, hub: EmbeddedHub) -> LocalPool:
+        if dashboard:
+            held.callback(_start_dashboard(out, loop, hub).end)
         return LocalPool(config, loop, hub, name=name, modules=tuple(modules or ()))
 
-    _serve(out, config, log_level, start_pool)
+    with contextlib.ExitStack() as held:
+        _serve(out, config, log_level, start_pool)
+
+
+def _start_dashboard(out: Output, loop: Loop, hub: EmbeddedHub) -> DashboardProcess:
+    """Start a dashboard of a hub in this process; its address is printed when the loop hears of it."""
+    from taskmesh.hosting.dashboard_process import DashboardProcess
+
+    process = DashboardProcess(hub.links.private.address())
+
+    def heard() -> None:
+        loop.unwatch(process.report)
+        try:
+            url = process.url()
+        except TaskMeshError as error:
+            out.error(error)
+        else:
+            out.news("dashboard", f"dashboard: {url}", {"url": url})
+
+    loop.watch(process.report, heard)
+    return process
 
 
 @command(*OF_HUBS, lasting=True)

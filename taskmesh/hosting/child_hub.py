@@ -66,6 +66,10 @@ class ChildHubPort(RemotePort):
             self.close(cancel=True, timeout=DYING)  # the thread first: it would report the child's end
             raise
 
+    def gateway(self, timeout: float) -> str:
+        """Return the address of its hub; see SubmitPort."""
+        return self._address
+
     def _launch(self, gateway: str) -> None:
         self._report, theirs = os.pipe()
         try:

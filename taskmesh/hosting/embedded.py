@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ from taskmesh.client.port.shell import OpenTasks
 from taskmesh.config import Config
 from taskmesh.core.actions import Send
 from taskmesh.core.events import FromClient, Requested
-from taskmesh.errors import HubUnreachable
+from taskmesh.errors import HubUnreachable, MeshClosed
 from taskmesh.hosting.local_pool import LocalPool
 from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnClient
 from taskmesh.hub.settings import hub_settings, new_epoch
@@ -33,6 +35,7 @@ from taskmesh.system.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from taskmesh.hub.journal.journal import HubJournal
+    from taskmesh.hub.private_gateway import PrivateGateway
 
 _log = logging.getLogger("taskmesh.hub")
 
@@ -55,6 +58,7 @@ class EmbeddedPort(SubmitPort):
         super().__init__(open_tasks, replace(client_settings(config, wired=listens), credit=0))
         self._config = config
         self._fork_server = fork_server
+        self._loop: Loop | None = None
         self._hub: EmbeddedHub | None = None
         self._pool: LocalPool | None = None
         self._signer: ClientSigner | None = None
@@ -93,7 +97,7 @@ class EmbeddedPort(SubmitPort):
     def _compose(self) -> None:
         """Put client, hub and pool into a loop, and start its thread."""
         config, wake_up = self._config, Wakeup()
-        loop = self._new_loop(wake_up)
+        loop = self._loop = self._new_loop(wake_up)
         loop.parts.append(self._shell)
         journal = self._open_journal()
         if config.mesh.bind:
@@ -131,6 +135,19 @@ class EmbeddedPort(SubmitPort):
         from taskmesh.hub.journal.journal import hub_journal
 
         return self._resources.enter_context(hub_journal(hub))
+
+    def gateway(self, timeout: float) -> str:
+        """Return the address of the hub's private gateway, which the loop's thread opens; see SubmitPort."""
+        hub, loop = self._hub, self._loop
+        if hub is None or loop is None or self._closing.is_set():
+            raise MeshClosed("this mesh is not open")
+        wanted = GatewayWanted(loop, hub.links.private)
+        loop.timers.append(wanted)
+        self.wake()
+        try:
+            return wanted.address.result(timeout)
+        except FutureTimeout:
+            raise HubUnreachable(f"the embedded hub did not answer within {timeout:g} s") from None
 
     def forked(self) -> None:
         """Close this port's descriptors in a forked child, its slots' among them."""
@@ -172,6 +189,32 @@ class EmbeddedPort(SubmitPort):
         if self._hub is not None:
             self._hub.close()
         self._resources.close()
+
+
+class GatewayWanted:
+    """Opens the private gateway when the loop comes by: its sockets belong to the loop's thread.
+
+    Args:
+        loop: the hub's.
+        private: the gateway.
+
+    Attributes:
+        address: its address, once it is open.
+    """
+
+    deadline = 0.0
+
+    def __init__(self, loop: Loop, private: PrivateGateway) -> None:
+        self.address: Future[str] = Future()
+        self._loop = loop
+        self._private = private
+
+    def turn(self, now: float) -> None:
+        self._loop.timers.remove(self)
+        try:
+            self.address.set_result(self._private.address())
+        except Exception as error:  # noqa: BLE001  raised where it was asked for
+            self.address.set_exception(error)
 
 
 def _record(kind: str, fields: dict[str, object]) -> None:

@@ -51,7 +51,7 @@ class Chromium:
         return self.driver.execute_script(code, *arguments)  # type: ignore[no-untyped-call]
 
     def text(self) -> str:
-        """What a reader sees."""
+        """The text that a reader sees."""
         return str(self.run("return document.body.innerText"))
 
     def sees(self, *parts: str, timeout: float = 15) -> str:
@@ -87,7 +87,7 @@ class Chromium:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def complaints(self) -> list[str]:
-        """What stands on the console since the last call: errors, and what the policy has forbidden."""
+        """Messages on the console since the last call: errors, and what the policy has forbidden."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
     def asked_elsewhere(self) -> list[str]:

@@ -90,6 +90,14 @@ class SubmitPort:
         """
         return self._shell.machine.slots.get((queue, tags), (0, 0.0))
 
+    def gateway(self, timeout: float) -> str:
+        """Return the address at which this user's other processes reach the mesh's own hub, without keys.
+
+        Raises:
+            HubUnreachable: the hub does not answer within `timeout` seconds.
+        """
+        raise NotImplementedError
+
     def wake(self) -> None:
         """Make a sleeping loop drain the table; cheap, never blocks, harmless at any time.
 

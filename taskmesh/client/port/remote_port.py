@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import zmq
 
 from taskmesh.client.port.port import SubmitPort
 from taskmesh.client.port.settings import client_settings
-from taskmesh.client.port.shell import OpenTasks
+from taskmesh.client.port.shell import NoTasks, OpenTasks
 from taskmesh.client.port.sockets import GatewayLink
 from taskmesh.client.port.watchdog import HubWatchdog
 from taskmesh.config import Config
@@ -25,6 +28,8 @@ from taskmesh.system.wakeup import Wakeup
 
 LOOK = 0.05
 """Seconds between looks at a link that is being made."""
+GOODBYE = 2.0
+"""Seconds that the end of an operator's session may take."""
 REFUSED = 0.4
 """Seconds for which this machine may refuse a command's connections; a program waits for its hub to start."""
 
@@ -151,3 +156,19 @@ class RemotePort(SubmitPort):
             finally:
                 if self._link is not None:
                     self._link.close(None if shell.machine.open else 0)
+
+
+@contextlib.contextmanager
+def operator_session(config: Config, timeout: float) -> Iterator[SubmitPort]:
+    """Open a session that asks and steers, until the end of the block.
+
+    Raises:
+        HubUnreachable: the hub does not answer in time, or does not let us in.
+        ConfigError: the address cannot be used, or keys are missing.
+    """
+    port = RemotePort(NoTasks(), config, role=OPERATOR)
+    port.start(timeout)
+    try:
+        yield port
+    finally:
+        port.close(cancel=True, timeout=GOODBYE)
