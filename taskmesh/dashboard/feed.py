@@ -30,7 +30,7 @@ PAUSE = 0.5
 """Seconds between questions of pages, on average."""
 BURST = 8
 """Questions that need not wait, after a time without any."""
-MOST_WAITING = 64
+MOST_WAITING = 16
 BAD = ("failed", "expired", "dead", "lost")
 """Ends in a status that count as failures."""
 
@@ -218,17 +218,19 @@ class Questions:
             if self._waiting >= MOST_WAITING:
                 raise HubUnreachable("too many questions wait for the hub: try again")
             task = asyncio.create_task(self._asked(question))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who asked may be gone
+            task.add_done_callback(self._answered)
+            self._waiting += 1
             self._answers[question] = now + FRESH, task
         return await asyncio.shield(self._answers[question][1])
 
     async def _asked(self, question: tuple[str, str, int]) -> bytes:
-        self._waiting += 1
-        try:
-            async with self._turn:
-                now = time.monotonic()
-                self._free_at = max(self._free_at, now - BURST * PAUSE) + PAUSE
-                await asyncio.sleep(self._free_at - now)
-                return encoded(await asyncio.to_thread(self._hub.query, *question))
-        finally:
-            self._waiting -= 1
+        async with self._turn:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now - BURST * PAUSE) + PAUSE
+            await asyncio.sleep(self._free_at - now)
+            return encoded(await asyncio.to_thread(self._hub.query, *question))
+
+    def _answered(self, task: asyncio.Task[bytes]) -> None:
+        self._waiting -= 1
+        if not task.cancelled():
+            task.exception()  # it counts as seen: who asked may be gone

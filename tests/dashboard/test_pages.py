@@ -70,7 +70,7 @@ def test_a_page_shows_what_runs_and_loads_nothing_from_elsewhere(programs: Progr
         page.go("tasks?state=running")
         page.sees("1 of 1 tasks, running", held.task_id[:6])
         page.go(f"task?id={held.task_id}")
-        page.sees("pool steady runs it", f"taskmesh explain {held.task_id}")
+        page.sees("runs it for", f"taskmesh explain {held.task_id}")
         gate.open()
         held.result(20)
         page.sees("it has its outcome; that is with its client")
