@@ -1,4 +1,4 @@
-"""What the dashboard keeps and shares of a hub's answers, and how many pages it takes."""
+"""The share of a hub's answers that the dashboard keeps, and the number of pages that it takes."""
 
 from __future__ import annotations
 
