@@ -37,7 +37,10 @@ def shown(programs: Programs, mesh: Mesh, what: str, start: str) -> None:
     began = time.monotonic()
     found = said(mesh, lambda told: any(each.startswith(start) for each in told), f"{start!r} is not said")
     sentence = next(each for each in found if each.startswith(start))
-    for who, text in (("top", programs.top()), ("dashboard", programs.page() if programs.url else start)):
+    for who, text in (
+        ("top", programs.top()),
+        ("dashboard", programs.page(start) if programs.url else start),
+    ):
         if start not in text:
             sys.exit(f"{who} does not say {sentence!r}, but {text}")
     print(f"{what}\n    after {time.monotonic() - began:.1f} s: {sentence}", flush=True)

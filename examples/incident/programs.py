@@ -63,8 +63,8 @@ class Programs:
         """Return a frame of `taskmesh top`, without its line breaks."""
         return " ".join(self.run("top", "--once", "--interval", "0.1").split())
 
-    def page(self) -> str:
-        """Return what the dashboard's page is told."""
+    def page(self, sentence: str) -> str:
+        """Return what the page is told: that sentence, or what it says for ten seconds instead."""
         parts = urlsplit(self.url)
         site = f"http://{parts.netloc}"
         connection = HTTPConnection(parts.netloc, timeout=20)
@@ -77,10 +77,13 @@ class Programs:
             cookie = str(answer.headers["Set-Cookie"]).partition(";")[0]
             connection.request("GET", "/feed", headers={"Cookie": cookie})
             lines = connection.getresponse()
-            while True:
+            said, messages = "", 0
+            while sentence not in said and messages < 10:
                 kind, _, data = lines.readline().decode().partition(": ")
-                if kind == "data" and "status" in (told := json.loads(data)):
-                    return " ".join(told["status"]["verdicts"])
+                if kind == "data":
+                    messages += 1
+                    said = " ".join(json.loads(data).get("status", {}).get("verdicts", ()))
+            return said
         finally:
             connection.close()
 
