@@ -6,6 +6,7 @@ Slow (it looks at everything) and meant for tests; a failure names the book that
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.state_machine import require
@@ -17,7 +18,7 @@ from taskmesh.hub.machine.books.backlog import (
     LimitedRouteQueue,
     RouteQueue,
 )
-from taskmesh.hub.machine.books.ledger import Ledger, states_of, tasks_by_id, weight_of
+from taskmesh.hub.machine.books.ledger import Ledger, states_of, weight_of
 from taskmesh.hub.machine.books.limits import key_of
 from taskmesh.hub.machine.books.sinks import Sinks, keys_of, size_at, size_of_ended
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
@@ -27,9 +28,10 @@ from taskmesh.hub.machine.state import HubState
 def check_hub(hub: HubState) -> None:
     """Caps hold, no task is lost, and ledger, accounts, lanes, specs and backlog agree."""
     ledger = hub.ledger
-    records = list(dict.fromkeys(record for _, record in tasks_by_id(ledger)))
+    accounts = [account.tasks.values() for account in ledger.accounts.values()]
+    records = list(dict.fromkeys(chain(*accounts, ledger.aliases.values())))
     _check_states(ledger, records)
-    _check_accounts(ledger)
+    _check_accounts(ledger, records)
     for record in records:
         _check_record(hub, record)
     queued = sum(record.state is State.QUEUED for record in records)
@@ -62,15 +64,15 @@ def check_hub(hub: HubState) -> None:
     payers = {*ledger.accounts.values(), *(record.spec.payer for record in records)}
     paid = sum(account.size for account in payers)
     require(paid == size, "the accounts together are not what the ledger counts", paid, size)
-    _check_edges(hub)
-    _check_values(hub)
-    _check_permits(hub)
+    _check_edges(hub, records)
+    _check_values(hub, records)
+    _check_permits(hub, records)
     for backlog in backlogs:
         _check_limited(hub, backlog)
     most = hub.config.max_tasks
     held_over = hub.journal is not None  # what an earlier hub has accepted comes in whatever the cap is
     require(ledger.count - ledger.reruns <= most or held_over, "more tasks than the cap")
-    _check_lanes(hub)
+    _check_lanes(hub, records)
     _check_sinks(hub.sinks)
     live: dict[int, int] = {}
     for record in records:
@@ -114,65 +116,67 @@ def _check_ends(hub: HubState) -> None:
     require(told == left, "functions' ends are not those of the tasks", told, left)
 
 
-def _check_accounts(ledger: Ledger) -> None:
-    waits: set[tuple[int, TaskRecord]] = set()
+def _check_accounts(ledger: Ledger, records: list[TaskRecord]) -> None:
+    """Check that every id that waits is in its client's account, those alone, and what pools alone know."""
+    shared = {record: record.extra for record in records if record.extra is not None}
     for client, account in ledger.accounts.items():
-        waits.update((client << SEQ_BITS | seq, record) for seq, record in account.tasks.items())
-        over = [seq for seq in account.tasks if seq in account.finished]
+        for seq, record in account.tasks.items():
+            extra = record.extra
+            is_known = record.seq == seq and record.client == client and not (extra and extra.abandoned)
+            is_known = is_known or (extra is not None and client << SEQ_BITS | seq in extra.waiters)
+            require(is_known, "a task is in an account of which its record does not know", client, seq)
+        over = [seq for seq in account.tasks if seq < account.finished.end and seq in account.finished]
         require(not over, "tasks on their way are taken for finished ones", client, over)
         require(account.size >= 0, "an account's size is negative", client, account.size)
-    require(ledger.count == len(waits), "the count of tasks is wrong", ledger.count, len(waits))
-    records = {record for _, record in tasks_by_id(ledger)}
-    known = {
-        (task, record)
-        for record in records
-        for task in (record.extra.waiting(record.id) if record.extra else [record.id])
+    waiting = len(records) + sum(len(extra.waiters) - extra.abandoned for extra in shared.values())
+    entered = sum(len(account.tasks) for account in ledger.accounts.values())
+    require(ledger.count == waiting == entered, "the count of tasks is wrong", ledger.count, waiting, entered)
+    aliases = {
+        task: record
+        for record, extra in shared.items()
+        for task in (extra.abandoned and record.id, extra.alias)
+        if task and task not in extra.waiters
     }
-    require(waits == known, "records do not know who waits for them", waits ^ known)
-    at_pools = {(task, record) for record in records for task in (record.id, record.known_as)}
-    aliases = set(ledger.aliases.items())
-    require(aliases == at_pools - waits, "ids that pools alone know are wrong", aliases, at_pools - waits)
+    require(ledger.aliases == aliases, "ids that pools alone know are wrong", ledger.aliases, aliases)
 
 
 def _check_record(hub: HubState, record: TaskRecord) -> None:
-    require(record.state <= State.RUNNING, "a terminal task has a record", record.id, record.state)
-    require(0 <= record.returns <= record.attempt, "more returns than attempts", record.id)
+    task = record.id
+    require(record.state <= State.RUNNING, "a terminal task has a record", task, record.state)
+    require(0 <= record.returns <= record.attempt, "more returns than attempts", task)
     limits = hub.config
-    require(record.crashes < limits.crash_limit, "crashed too often and still on its way", record.id)
+    require(record.crashes < limits.crash_limit, "crashed too often and still on its way", task)
     require(
         record.extra is None or record.extra.ooms < limits.oom_limit,
         "ran out of memory too often and still on its way",
-        record.id,
+        task,
     )
     lost = record.losses < limits.pool_loss_limit
-    require(lost, "its pools died too often and it is still on its way", record.id)
+    require(lost, "its pools died too often and it is still on its way", task)
     held = State.SENT <= record.state <= State.RUNNING
     if held:
-        require(
-            record.session in hub.lanes, "a session that has ended holds a task", record.id, record.session
-        )
+        require(record.session in hub.lanes, "a session that has ended holds a task", task, record.session)
     else:
-        require(record.session == 0, "a task that waits is some session's", record.id, record.session)
+        require(record.session == 0, "a task that waits is some session's", task, record.session)
 
 
-def _check_edges(hub: HubState) -> None:
+def _check_edges(hub: HubState, records: list[TaskRecord]) -> None:
     """Check that waits are the dependencies on their way, nothing queued waits, and no edge is twice."""
     waits: Counter[int] = Counter()
-    for task, record in tasks_by_id(hub.ledger):
-        if (links := record.links) is not None:
-            dependents = links.dependents.get(task, ())
+    for record in records:
+        for dependents in record.links.dependents.values() if record.links is not None else ():
             waits.update(other.id for other in dependents if other.state <= State.RUNNING)
     for ending in hub.dependencies.ended:
         yet = ending.dependents[ending.heard :]
         waits.update(other.id for other in yet if other.state <= State.RUNNING)
-    for _, record in tasks_by_id(hub.ledger):
+    for record in records:
         if (links := record.links) is not None:
             require(links.waits == waits[record.id], "waits of a task are wrong", record.id, links.waits)
             queued = record.state is State.QUEUED
             require(not (queued and links.holds_back), "a task is queued that waits", record.id)
 
 
-def _check_values(hub: HubState) -> None:
+def _check_values(hub: HubState, records: list[TaskRecord]) -> None:
     """Holders of an outcome are the tasks on their way that need it; it is held as long as there are any.
 
     A forgotten task may run again while its outcome is held; who waits for that run is no holder yet.
@@ -181,14 +185,15 @@ def _check_values(hub: HubState) -> None:
     holders: Counter[int] = Counter()
     to_come = {
         (other.id, task)
-        for task, record in tasks_by_id(hub.ledger)
+        for record in records
         if record.links is not None
-        for other in record.links.dependents.get(task, ())
+        for task, dependents in record.links.dependents.items()
+        for other in dependents
     }
-    for task, record in tasks_by_id(hub.ledger):
-        if (links := record.links) is not None and task == record.id:
+    for record in records:
+        if (links := record.links) is not None:
             base = record.client << SEQ_BITS
-            holders.update(base | seq for seq in links.needs if (task, base | seq) not in to_come)
+            holders.update(base | seq for seq in links.needs if (record.id, base | seq) not in to_come)
     holders.update(client << SEQ_BITS | seq for client, seqs in hub.dependencies.kept.items() for seq in seqs)
     for task, held in values.items():
         require(
@@ -200,11 +205,11 @@ def _check_values(hub: HubState) -> None:
         )
 
 
-def _check_permits(hub: HubState) -> None:
+def _check_permits(hub: HubState, records: list[TaskRecord]) -> None:
     """Permits of a limit are its tasks that are SENT or RUNNING, or listed and not asked for."""
     limits = hub.ledger.limits
     permits: dict[tuple[str, str], set[int]] = {}
-    for _, record in tasks_by_id(hub.ledger):
+    for record in records:
         rules = record.spec.spec.limits
         require((record.part is None) == (not rules), "a task's limits are not its spec's", record.id)
         if State.SENT <= record.state <= State.RUNNING:
@@ -288,7 +293,7 @@ def _check_sinks(sinks: Sinks) -> None:
     require(known == ends.keys(), "ends of tasks in sinks are not known", known ^ ends.keys())
 
 
-def _check_lanes(hub: HubState) -> None:
+def _check_lanes(hub: HubState, records: list[TaskRecord]) -> None:
     serving = {(queue, session) for queue, lanes in hub.serving.items() for session in lanes}
     served = {(queue, lane.session) for lane in hub.lanes.values() for queue in lane.queues}
     require(serving == served, "lanes are not known by their queues", serving ^ served)
@@ -301,5 +306,5 @@ def _check_lanes(hub: HubState) -> None:
         for record in held:
             counts[record.spec.number] = counts.get(record.spec.number, 0) + 1
         require(lane.counts == counts, "a lane's counts by spec are wrong", lane.pool, lane.counts, counts)
-    held_sessions = {record.session for _, record in tasks_by_id(hub.ledger)} - {0}
+    held_sessions = {record.session for record in records} - {0}
     require(held_sessions <= hub.lanes.keys(), "tasks of sessions that are gone", held_sessions)
