@@ -30,7 +30,7 @@ TWO    := -n $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 2 ] || n=2; ec
 NEVER  := not soak and not nightly and not bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark demo-incident test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
+.PHONY: help demo demo-spark demo-incident screenshots test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -49,6 +49,9 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 
 demo-incident: $(DEV)  ## Break a mesh in six ways: status, top and the dashboard say each in the same sentence; DEMO_ARGS=--keep for a look at the page
 	$(BIN)/python examples/incident/demo.py $(DEMO_ARGS)
+
+screenshots: $(DEV) $(BROWSER)  ## The pictures of docs/dashboard.md: of the mesh of demo-incident while it is broken
+	$(BIN)/python examples/incident/demo.py --pictures docs/images
 
 test: unit smoke  ## What a change must pass first: needs no more than make and Python, takes eight minutes at most
 

@@ -1,6 +1,6 @@
 """Break a mesh in six ways: `status`, `top` and the dashboard say each in the same sentence.
 
-    python examples/incident/demo.py [--keep]
+    python examples/incident/demo.py [--keep] [--pictures FOLDER]
 
 Then all is mended, and nothing is said any more. It takes a minute or two, for failures are told for a
 minute. --keep leaves the mesh broken until Ctrl-C, for a look at the page.
@@ -80,6 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="of the broken mesh's dashboard")
     parser.add_argument("--keep", action="store_true", help="leave the mesh broken until Ctrl-C")
     options = parser.parse_args()
     programs = Programs()
@@ -90,6 +91,10 @@ def main() -> None:
         )
         with Mesh(programs.address) as mesh:
             mends = incident(programs, mesh)
+            if options.pictures:
+                import screenshots
+
+                screenshots.take(programs.url, options.pictures, "functions.nap runs on works/")
             if options.keep:
                 print("the mesh stays as it is: Ctrl-C ends it", flush=True)
                 signal.sigwait({signal.SIGINT})

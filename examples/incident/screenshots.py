@@ -1,0 +1,52 @@
+"""Pictures of the dashboard's screens, by Debian's Chromium: for the page of the docs."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+SCREENS = {"overview": "QUEUES"}
+"""Screens, and what they have to show."""
+SIZE = (1280, 900)
+FLAGS = (
+    "headless",
+    "no-sandbox",
+    "disable-gpu",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-sync",
+)
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[webdriver.Chrome]:
+    """Open a browser without a screen, until the end of the block."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    with tempfile.TemporaryDirectory() as profile:
+        for flag in (*FLAGS, f"user-data-dir={profile}", "window-size={},{}".format(*SIZE)):
+            options.add_argument(f"--{flag}")
+        driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+def take(url: str, folder: Path, sentence: str) -> None:
+    """Write a picture of each screen, once the page says the sentence."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with browser() as driver:
+        wait = WebDriverWait(driver, 20)
+        driver.get(url)
+        wait.until(lambda _: sentence in driver.find_element("css selector", "main").text)
+        for name, part in SCREENS.items():
+            driver.execute_script("location.hash = arguments[0]", f"#/{name}")
+            wait.until(lambda _, part=part: part in driver.find_element("css selector", "main").text)
+            driver.set_window_size(*SIZE)
+            height = driver.execute_script("return document.documentElement.scrollHeight")
+            driver.set_window_size(SIZE[0], max(SIZE[1], height + 150))
+            driver.save_screenshot(str(folder / f"dashboard-{name}.png"))
