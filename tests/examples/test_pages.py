@@ -57,10 +57,11 @@ def test_python_of_a_page_runs_as_pasted_and_prints_what_its_comments_say(name: 
 
 def test_every_setting_stands_in_the_guide_with_its_default() -> None:
     told = settings_of_the_table()
+    sections = [section for section in fields(Config) if section.name != "origins"]
 
     assert {section: list(keys) for section, keys in told.items()} == {
         section.name: [key.name for key in fields(getattr(Config(), section.name))]
-        for section in sorted(fields(Config), key=lambda each: list(told).index(each.name))
+        for section in sorted(sections, key=lambda each: list(told).index(each.name))
     }
     assert load(told, environ={}) == Config()
 

@@ -78,6 +78,7 @@ def test_the_schema_knows_every_setting_and_its_type():
             },
         }
         for section in fields(Config)
+        if section.name != "origins"
     }
 
     told = json.dumps(sections, indent=2)
