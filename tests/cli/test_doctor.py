@@ -5,13 +5,13 @@ import re
 import resource
 import shlex
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.ports import lasting_address
 from tests.harness.program import command, outcome_of
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -20,11 +20,6 @@ from tests.hosting import workload
 pytestmark = pytest.mark.usefixtures("processes")
 
 NOBODY = "tcp://127.0.0.1:1"
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture
@@ -61,14 +56,14 @@ def test_all_is_well(mesh):
 
 
 def test_no_hub_is_named_and_the_cure_works(programs):
-    at = f"tcp://127.0.0.1:{closed_port()}"
+    at = lasting_address()
     code, bad = findings(programs, "--address", at)
     assert (code, set(bad)) == (1, {"hub"})
     (cure,) = re.findall(r"`taskmesh (hub --bind \S+)`", bad["hub"])
 
-    programs.start(*shlex.split(cure))
+    programs.start(*shlex.split(cure), "--json").ready()
 
-    wait_until(lambda: set(findings(programs, "--address", at)[1]) == {"task"}, 30)
+    assert set(findings(programs, "--address", at)[1]) == {"task"}
 
 
 def test_a_hub_that_stands_still_is_named(programs):
