@@ -122,7 +122,9 @@ class Checkup:
 
     def task(self) -> str:
         """Look whether a task for the queue with the tags would run."""
-        wanted = f"queue {self.queue!r}" + (f" with tags {', '.join(sorted(self.tags))}" if self.tags else "")
+        from taskmesh.hub.machine.views import queue_views
+
+        wanted = queue_views.wanted(self.queue, self.tags)
         serving = [
             pool
             for pool in self.status["pools"]

@@ -44,8 +44,8 @@ class QueueView:
 
     @property
     def wanted(self) -> str:
-        """A pool that would serve it, in words."""
-        return f"queue {self.queue!r}" + (f" with tags {', '.join(sorted(self.tags))}" if self.tags else "")
+        """The queue and the tags, in words."""
+        return wanted(self.queue, self.tags)
 
     def view(self) -> dict[str, Any]:
         return {
@@ -57,6 +57,11 @@ class QueueView:
             "slots": sum(lane.slots for lane in self.ready),
             "busy": sum(len(lane.running) for lane in self.ready),
         }
+
+
+def wanted(queue: str, tags: frozenset[str]) -> str:
+    """Return a queue and the tags that its tasks require, in words."""
+    return f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
 
 
 def queues(hub: HubState, now: float) -> list[QueueView]:

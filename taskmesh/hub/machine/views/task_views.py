@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any
 
 from taskmesh.core import ids
@@ -81,8 +82,8 @@ def _in_state(hub: HubState, state: State, now: float) -> Iterator[tuple[TaskRec
     ledger = hub.ledger
     if state is State.RUNNING:
         runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
-        longest = sorted(((each.record, each.seconds) for each in islice(runs, MOST_LOOKS)), key=_seconds)
-        yield from reversed(longest)
+        shown = ((each.record, each.seconds) for each in islice(runs, MOST_LOOKS))
+        yield from sorted(shown, key=itemgetter(1), reverse=True)
         return
     records: Iterable[TaskRecord]
     if state is State.QUEUED:
@@ -94,10 +95,6 @@ def _in_state(hub: HubState, state: State, now: float) -> Iterator[tuple[TaskRec
     yield from ((record, now - record.ready) for record in records if record.state is state)
 
 
-def _seconds(run: tuple[TaskRecord, float]) -> float:
-    return run[1]
-
-
 @dataclass(slots=True)
 class RunningView:
     """A task that runs, as its pool's last beat has it.
@@ -106,15 +103,11 @@ class RunningView:
         record: the task.
         worker: where.
         seconds: for how long.
-        done: the progress that it has told, of `total`.
-        total: 0 when that is unknown, -1 if it has told none.
     """
 
     record: TaskRecord
     worker: str
     seconds: float
-    done: float
-    total: float
 
 
 def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
@@ -122,8 +115,7 @@ def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
     for told in lane.running:
         record = hub.ledger.by_id(told.client << SEQ_BITS | told.seq)
         if record is not None and record.state is State.RUNNING and record.session == lane.session:
-            seconds = told.elapsed + now - lane.heard
-            yield RunningView(record, told.worker, seconds, told.done, told.total)
+            yield RunningView(record, told.worker, told.elapsed + now - lane.heard)
 
 
 def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
@@ -268,8 +260,7 @@ def _no_slot(hub: HubState, record: TaskRecord) -> str:
     queue, tags, _, sink = route
     serving = [lane for lane in hub.lanes.values() if lane.serves(route)]
     if not serving:
-        wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
-        return f"no pool serves {wish}: start one, or look at `taskmesh pool list`"
+        return f"no pool serves {queue_views.wanted(queue, tags)}: start one, or look at `taskmesh pool list`"
     ready = [lane for lane in serving if lane.state is LaneState.READY]
     if not ready:
         states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
