@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 
 from benchmarks import machine
 from benchmarks.clients import await_ready, let_begin, start_client, times_of
+from benchmarks.ports import free_ports
 from benchmarks.redis_server import SYNC, RedisServer
 from benchmarks.redis_server import program as redis_program
 from benchmarks.submission import PAYLOAD
-from benchmarks.taskmesh_remote import COMMAND, ROOT, end_all, free_ports
+from benchmarks.taskmesh_remote import COMMAND, ROOT, end_all
 from taskmesh import Mesh
 
 SUMMARY = "Measure hubs with a journal beside one without, turn by turn. Nothing is asserted about time."

@@ -9,7 +9,8 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.taskmesh_remote import end_all, free_ports
+from benchmarks.ports import free_ports
+from benchmarks.taskmesh_remote import end_all
 
 READY_S = 20.0
 SYNC = {"everysec": ("--appendonly", "yes", "--appendfsync", "everysec")}

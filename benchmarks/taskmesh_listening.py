@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from benchmarks.contender import ALL_ROWS
-from benchmarks.taskmesh_remote import TaskmeshRemote, free_ports
+from benchmarks.ports import free_ports
+from benchmarks.taskmesh_remote import TaskmeshRemote
 
 
 class TaskmeshListening(TaskmeshRemote):

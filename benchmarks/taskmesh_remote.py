@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -12,13 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.contender import ALL_ROWS, CLIENT_ROWS, FUTURE_ROWS
+from benchmarks.ports import free_ports
 from benchmarks.rates import RATE_ROWS
 from benchmarks.taskmesh_embedded import TaskmeshEmbedded
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 20.0
-FIXED_PORTS = (20_000, 32_000)
-"""Below those that Linux gives to connections (ip_local_port_range)."""
 COMMAND = [sys.executable, "-c", "import sys; from taskmesh.cli import main; sys.exit(main())"]
 
 
@@ -111,27 +108,3 @@ def end_all(programs: list[subprocess.Popen[bytes]]) -> None:
         except subprocess.TimeoutExpired:
             program.kill()
             program.wait()
-
-
-def free_ports(count: int) -> int:
-    """Find the first of `count` ports in a row that nothing on loopback uses now.
-
-    No connection gets one of them meanwhile, as it does of those that the kernel gives away.
-
-    Raises:
-        RuntimeError: None found in 100 tries.
-    """
-    for _ in range(100):
-        first = random.randrange(*FIXED_PORTS)
-        probes: list[socket.socket] = []
-        try:
-            for port in range(first, first + count):
-                probes.append(socket.socket())
-                probes[-1].bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for taken in probes:
-                taken.close()
-        return first
-    raise RuntimeError(f"no {count} free ports in a row on 127.0.0.1")

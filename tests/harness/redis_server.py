@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.ports import free_ports
+from benchmarks.ports import free_ports
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 

@@ -2,9 +2,7 @@
 
 import http.client
 import json
-import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks.ports import free_ports
 from tests.harness.program import Program
 from tests.harness.programs import Programs
 from tests.harness.redis_server import serving
@@ -30,30 +29,14 @@ SCALED = {
 }
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, the first three of them in a row."""
-    for first in range(20_000 + os.getpid() % 5_000, 60_000, 7):
-        probes = [socket.socket() for _ in range(count)]
-        try:
-            for number, probe in enumerate(probes):
-                probe.bind(("127.0.0.1", first + number))
-        except OSError:
-            continue
-        else:
-            return [first + number for number in range(count)]
-        finally:
-            for probe in probes:
-                probe.close()
-    raise AssertionError("no free ports")
-
-
 class Release:
     """A rendered release whose containers run as processes here, with the volumes as folders."""
 
     def __init__(self, programs: Programs, values: Values, **more: str) -> None:
         self._programs = programs
         self._folder = programs.folder
-        port, _, _, first, last, self.hub_http, self.pool_http = free_ports(7)
+        port = free_ports(7)
+        first, last, self.hub_http, self.pool_http = range(port + 3, port + 7)
         hub = {"port": port, "bindHost": "127.0.0.1", "lanes": {"first": first, "last": last}}
         settings = laid_over(values, {"hub": hub, "http": {"port": self.hub_http}})
         base = {"fullnameOverride": "m", "keys": {"existingSecret": "mesh-keys"}}

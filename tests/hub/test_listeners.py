@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ports import free_ports
 from taskmesh.errors import ConfigError
 from taskmesh.hub.lanes import LanePorts
 from taskmesh.hub.listeners import Listeners
 from taskmesh.sockets import Context, EndpointError, Pull, Push
-from tests.harness.ports import free_ports
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 

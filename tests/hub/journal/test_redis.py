@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.ports import free_ports
 from taskmesh.hub.journal.address import JournalAddress
 from taskmesh.hub.journal.store import Changes, JournalRefused, JournalRegressed, JournalUnavailable
-from tests.harness.ports import free_ports
 from tests.harness.program import environment
 from tests.harness.redis_server import RedisServer, redis_client, serving
 from tests.harness.waiting import wait_until
