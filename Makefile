@@ -20,6 +20,7 @@ CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
 KUBE   := .venv/ready-kube
 OTHERS := .venv/ready-peers
+DOCS   := .venv/ready-docs
 PEERS  := .venv-peers
 DURABLE := raw,taskmesh-remote,taskmesh-file,taskmesh-redis,celery,celery-durable,dramatiq,huey,rq
 PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchmarks/peers/*.txt))
@@ -30,7 +31,7 @@ TWO    := -n $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 2 ] || n=2; ec
 NEVER  := not soak and not nightly and not bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark demo-incident screenshots test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
+.PHONY: help demo demo-spark demo-incident screenshots test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons chart-readme docs lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -50,7 +51,7 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 demo-incident: $(DEV)  ## Break a mesh in six ways: status, top and the dashboard say each in the same sentence; DEMO_ARGS=--keep for a look at the page
 	$(BIN)/python examples/incident/demo.py $(DEMO_ARGS)
 
-screenshots: $(DEV) $(BROWSER)  ## The pictures of docs/dashboard.md: of the mesh of demo-incident while it is broken
+screenshots: $(DEV) $(BROWSER)  ## The pictures of docs/how-to/dashboard.md: of the mesh of demo-incident while it is broken
 	$(BIN)/python examples/incident/demo.py --pictures docs/images
 
 test: unit smoke  ## What a change must pass first: needs no more than make and Python, takes eight minutes at most
@@ -99,7 +100,11 @@ test-pythons:    ## unit, integration and faults on Ubuntu 24.04 (Python 3.12), 
 chart-readme: $(CHART)  ## Write helm/taskmesh/README.md anew from values.yaml
 	node .venv/helm/node_modules/.bin/readme-generator -v helm/taskmesh/values.yaml -r helm/taskmesh/README.md
 
-lint: $(DEV)     ## Style, format, layers
+docs: $(DOCS)    ## Build the site into .venv/site: each link leads somewhere, each word is spelt
+	$(BIN)/codespell docs *.md benchmarks/README.md
+	$(BIN)/python -m sphinx -q -W -n --keep-going -d .venv/site/doctrees docs .venv/site/html
+
+lint: $(DEV) docs  ## Style, format, layers, the site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -215,6 +220,11 @@ $(OTHERS): constraints-peers.txt $(DEV)
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-peers.txt
 	@touch $@
 
+$(DOCS): constraints-docs.txt $(DEV)
+	@echo "Installing what builds the site into .venv"
+	@$(BIN)/python $(PIP) --require-hashes -r constraints-docs.txt
+	@touch $@
+
 # .ci/run starts these two early, in the background: what needs them waits there, and starts no second one. A make that is
 # ended while it waits must not delete what another has made meanwhile.
 .PRECIOUS: $(BOX) $(KUBE)
@@ -232,9 +242,9 @@ $(PEERS)/%/ready: benchmarks/peers/%.txt | .venv/bin/python
 	  else echo "$* is left out: $$(grep ^ERROR $(PEERS)/$*/error | tail -1)"; fi
 
 .PHONY: diagrams
-diagrams: $(DEV)  ## Draw what docs/architecture.md shows of the code anew: states, layers, constants
+diagrams: $(DEV)  ## Draw what docs/explanation/architecture.md shows of the code anew: states, layers, constants
 	$(BIN)/python -m tests.architecture.diagrams
 
 .PHONY: conformance
-conformance: $(DEV)  ## Run the socket clauses' tests and write docs/conformance.md from them
+conformance: $(DEV)  ## Run the socket clauses' tests and write docs/explanation/conformance.md from them
 	$(BIN)/python -m tests.conformance.document

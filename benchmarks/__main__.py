@@ -19,7 +19,15 @@ from benchmarks.report import document, summarise
 from benchmarks.rows import ROOT, Scale
 
 RESULTS = ROOT / "benchmarks" / "results"
-PEER_ROWS = {"noop", "map", "clients", "roundtrip", "fault", "bytes", "start"}  # what docs/compared.md shows
+PEER_ROWS = {
+    "noop",
+    "map",
+    "clients",
+    "roundtrip",
+    "fault",
+    "bytes",
+    "start",
+}  # what docs/explanation/compared.md shows
 
 
 def names(known: tuple[str, ...]) -> Any:

@@ -32,7 +32,12 @@ from benchmarks.report import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = ("docs/compared.md", "benchmarks/README.md", "docs/security.md", "docs/spark.md")
+PAGES = (
+    "docs/explanation/compared.md",
+    "benchmarks/README.md",
+    "docs/explanation/security.md",
+    "docs/how-to/spark.md",
+)
 BUSY_CPUS = 0.3
 COLUMNS = {
     "noop": "no-ops, each with a future",

@@ -3,7 +3,7 @@
 A sender keeps each message until it is acknowledged, and repeats it after a time that grows with the bytes
 under way and with each repetition. A receiver drops duplicates, acknowledges cumulatively, and does so with
 something that it sends anyway, if that comes soon. Submits, Deliveries and Results travel so; "Numbers" in
-docs/architecture.md tells in what they differ.
+docs/explanation/architecture.md tells in what they differ.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
         push.send(b"work", timeout=1.0)
 
 Roles: Push Pull, Scatter Gather, Pub Sub XPub XSub, Req Rep Dealer Router, Pair. They follow 30/PIPELINE,
-49/SCATTERGATHER, 29/PUBSUB and the table of socket types; docs/conformance.md lists which clause holds.
+49/SCATTERGATHER, 29/PUBSUB and the table of socket types; docs/explanation/conformance.md lists which clause
+holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of docs/architecture.md that are drawn from the code; `make diagrams` writes them."""
+"""Tables of docs/explanation/architecture.md that are drawn from the code; `make diagrams` writes them."""
 
 import ast
 import inspect
@@ -27,7 +27,7 @@ from taskmesh.pool.machine.slots import SLOT_TRANSITIONS, SlotCause, SlotState
 from taskmesh.pool.machine.spool import MAX_REPEATS, RESEND_BEATS
 from tests.architecture.source import ROOT
 
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs/explanation/architecture.md"
 BLOCK = re.compile(r"(<!-- drawn: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Table = Mapping[tuple[Any, Any], Any]
 

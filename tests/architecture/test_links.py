@@ -120,7 +120,7 @@ def test_every_fault_of_the_guarantees_has_a_test() -> None:
     }
     named = {
         number
-        for first, last in FAULTS.findall(text_of("docs/guarantees.md"))
+        for first, last in FAULTS.findall(text_of("docs/explanation/guarantees.md"))
         for number in range(int(first), int(last or first) + 1)
     }
 
@@ -129,7 +129,7 @@ def test_every_fault_of_the_guarantees_has_a_test() -> None:
 
 
 def test_tests_that_the_guarantees_name_are_files() -> None:
-    named = set(re.findall(r"\btests/[\w/]+", text_of("docs/guarantees.md")))
+    named = set(re.findall(r"\btests/[\w/]+", text_of("docs/explanation/guarantees.md")))
 
     assert [
         path for path in sorted(named) if not ((ROOT / path).is_dir() or (ROOT / f"{path}.py").is_file())

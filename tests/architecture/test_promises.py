@@ -17,7 +17,7 @@ ROWS = [f"A{number}" for number in range(1, 24)]
 @cache
 def rows() -> dict[str, list[tuple[str, str]]]:
     """Every row of the abuse list with the tests that it names."""
-    table = (ROOT / "docs" / "security.md").read_text(encoding="utf-8").partition(MARK)[2]
+    table = (ROOT / "docs/explanation/security.md").read_text(encoding="utf-8").partition(MARK)[2]
     lines = [line.split("|") for line in table.splitlines() if line.startswith("| A")]
     return {cells[1].strip(): NAMED.findall(cells[4]) for cells in lines}
 
@@ -46,8 +46,8 @@ CLUSTER = "Kubernetes"
 
 
 def promises() -> list[tuple[str, str]]:
-    """Every row of docs/guarantees.md that says what shows it: the fault and the last cell."""
-    text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    """Every row of docs/explanation/guarantees.md that says what shows it: the fault and the last cell."""
+    text = (ROOT / "docs/explanation/guarantees.md").read_text(encoding="utf-8")
     tables = re.findall(r"^\|.*shown by \|\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     lines = [line.split("|") for table in tables for line in table.splitlines()]
     found = [(cells[1].strip(), cells[-2].strip()) for cells in lines]

@@ -12,18 +12,16 @@ TABLE = "guarantees.md#what-survives-what"
 CLAIM = re.compile(r"\bin (?:its |their )?memory\b(?! files?\b)|\bdiscard\w*|\bnot available\b")
 """Words for what a hub loses, or what is missing: a new tier, or a new feature, makes them untrue."""
 ALLOWED = (
-    ("docs/guarantees.md", "| in memory: no journal |", "the head of the table itself"),
-    ("docs/conformance.md", "would discard with a peer", "libzmq does that"),
+    ("docs/explanation/guarantees.md", "| in memory: no journal |", "the head of the table itself"),
+    ("docs/explanation/conformance.md", "would discard with a peer", "libzmq does that"),
     ("helm/taskmesh/README.md", "keep the folder in memory", "a kind of emptyDir"),
 )
 """A page, the words around such a claim, and why it may stand there."""
 LINKED = (
     "CHANGELOG.md",
-    *(
-        f"docs/{page}.md"
-        for page in ("coming-from", "compared", "glossary", "guide", "kubernetes", "operations", "security")
-    ),
-    "docs/spark.md",
+    *(f"docs/explanation/{page}.md" for page in ("compared", "glossary", "security")),
+    *(f"docs/how-to/{page}.md" for page in ("coming-from", "guide", "operations", "spark")),
+    "docs/kubernetes.md",
 )
 """The pages that speak of what is lost or kept."""
 PRESENT = [name for name in NAMES if not name.startswith("docs/adr/")]
@@ -75,7 +73,7 @@ def test_pages_that_speak_of_a_journal_lead_to_the_table_of_what_survives(name: 
 def test_other_pages_do_not_speak_of_a_journal_without_it() -> None:
     speaking = {name for name in PRESENT if name.startswith("docs/") and "journal" in text_of(name)}
 
-    assert speaking - {*LINKED, "docs/guarantees.md", "docs/architecture.md"} == set()
+    assert speaking - {*LINKED, "docs/explanation/guarantees.md", "docs/explanation/architecture.md"} == set()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(PAST[1])])

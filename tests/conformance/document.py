@@ -1,4 +1,4 @@
-"""Writes docs/conformance.md from the conformance tests: `make conformance`.
+"""Writes docs/explanation/conformance.md from the conformance tests: `make conformance`.
 
 Without arguments the tests are run first, and nothing is written unless all pass. The verdict of a clause is
 what the docstrings of its tests say: "Deviates, D4: ...", "Holds, but see D2: ...", "Not used: ...", or
@@ -19,7 +19,7 @@ import pytest
 from tests.conformance.clauses import CLAUSES, DEVIATIONS, FAMILIES, SHOWN_IN_CORE, Clause
 
 HERE = Path(__file__).parent
-DOCUMENT = HERE.parents[1] / "docs" / "conformance.md"
+DOCUMENT = HERE.parents[1] / "docs/explanation/conformance.md"
 ORDER = ("tcp", "ipc", "inproc", "typed", "raw", "wire")
 HEAD = """\
 # Conformance of taskmesh.sockets
@@ -94,7 +94,7 @@ def run(*, collect_only: bool) -> list[pytest.Function]:
         [*arguments, *(["--collect-only", "-qq"] if collect_only else [])], plugins=[collector]
     )
     if code != pytest.ExitCode.OK:
-        sys.exit("conformance tests do not all pass: docs/conformance.md is not written")
+        sys.exit("conformance tests do not all pass: docs/explanation/conformance.md is not written")
     return collector.items
 
 
@@ -155,7 +155,7 @@ def main() -> None:
     text = render(run(collect_only=options.collect_only))
     if options.check:
         if not DOCUMENT.exists() or DOCUMENT.read_text(encoding="utf-8") != text:
-            sys.exit("docs/conformance.md is not what the tests say: run `make conformance`")
+            sys.exit("docs/explanation/conformance.md is not what the tests say: run `make conformance`")
         return
     DOCUMENT.parent.mkdir(exist_ok=True)
     DOCUMENT.write_text(text, encoding="utf-8")

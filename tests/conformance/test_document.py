@@ -1,4 +1,4 @@
-"""docs/conformance.md is what the tests say."""
+"""docs/explanation/conformance.md is what the tests say."""
 
 from __future__ import annotations
 

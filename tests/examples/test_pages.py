@@ -18,9 +18,9 @@ from tests.harness.program import check_printed
 pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/how-to/guide.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMING_FROM = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+COMING_FROM = (ROOT / "docs/how-to/coming-from.md").read_text(encoding="utf-8")
 README = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 PROGRAMS = {
     "README": README[0],  # the second one is a Spark job: tests/spark/test_readme.py

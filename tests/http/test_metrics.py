@@ -8,7 +8,7 @@ from taskmesh.hub.metrics import hub_answers, hub_families, queues
 from taskmesh.pool.metrics import pool_families
 from tests.core.rig import HubRig, PoolRig, spec
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/operations.md"
 
 IDLE = dict.fromkeys(QUEUE_HELP, 0)
 

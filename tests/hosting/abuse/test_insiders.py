@@ -1,4 +1,4 @@
-"""Abuse list, rows of those who have a good key and say what they like: A05 to A14 of docs/security.md."""
+"""Abuse list, rows of those who have a good key: A05 to A14 of docs/explanation/security.md."""
 
 import contextlib
 import itertools

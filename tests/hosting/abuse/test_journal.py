@@ -1,4 +1,4 @@
-"""Abuse list, the row about what stands in a hub's journal: A17 of docs/security.md."""
+"""Abuse list, the row about what stands in a hub's journal: A17 of docs/explanation/security.md."""
 
 from collections.abc import Callable
 from pathlib import Path

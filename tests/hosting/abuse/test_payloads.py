@@ -1,4 +1,4 @@
-"""Abuse list, rows about what payloads do to those who look into them: A15, A16, A19 of docs/security.md."""
+"""Abuse list, rows about payloads: A15, A16, A19 of docs/explanation/security.md."""
 
 import json
 import pickle

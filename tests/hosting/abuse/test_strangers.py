@@ -1,4 +1,4 @@
-"""Abuse list, rows of those who have no key: A01 to A04 of docs/security.md."""
+"""Abuse list, rows of those who have no key: A01 to A04 of docs/explanation/security.md."""
 
 import random
 import resource
