@@ -1,4 +1,4 @@
-"""Theory of operation, docs/explanation/architecture.md: drawn from the code, and its paths lead somewhere."""
+"""Theory of operation, docs/explanation/architecture.md: drawn from the code; its paths lead somewhere."""
 
 import ast
 import re
