@@ -45,7 +45,7 @@ class Amounts(NamedTuple):
 
 
 def keyed(folder: Path) -> TaskmeshRemote:
-    """A pair with keys, made in the folder as docs/explanation/security.md says."""
+    """A pair with keys, made in the folder as docs/how-to/keys.md says."""
     hub, pool, mine = (KeyFolder(folder / name) for name in ("hub", "pool", "mine"))
     hub.new(["hub"])
     pool.new(["worker"], hub.path / "hub.public")

@@ -1,4 +1,4 @@
-"""The cost of a Spark step on a mesh: rows of docs/how-to/spark.md that are about time, beside plain Spark.
+"""The cost of a Spark step on a mesh: rows of docs/explanation/spark.md about time, beside plain Spark.
 
 `python -m benchmarks.spark`. The same step runs on the mesh, inside Spark's own Python workers through the
 bridge (`mesh.local()`), and as a plain `mapInArrow` or RDD `map`, in turns; a ratio compares neighbours. Two

@@ -36,7 +36,7 @@ PAGES = (
     "docs/explanation/compared.md",
     "benchmarks/README.md",
     "docs/explanation/security.md",
-    "docs/how-to/spark.md",
+    "docs/explanation/spark.md",
 )
 BUSY_CPUS = 0.3
 COLUMNS = {

@@ -52,6 +52,7 @@ FIRST_METHODS = {
 _LOGS = {"LogEvent", "_log", "_news", "_record", "add", "log", "news", "partial", "record"}
 """Functions that are given the name of an event."""
 _EVENT = re.compile(r"[a-z]+\.[a-z]+")
+_QUOTED = re.compile(rf'"{_EVENT.pattern}"')
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -185,7 +186,8 @@ def events() -> str:
     """List the events that programs log, with their fields, from the calls in the code."""
     found: dict[str, tuple[set[str], set[str]]] = {}
     for path in sorted((ROOT / "taskmesh").rglob("*.py")):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for function in ast.walk(ast.parse(text)) if _QUOTED.search(text) else ():
             if not isinstance(function, ast.FunctionDef):
                 continue
             dicts = {

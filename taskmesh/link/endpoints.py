@@ -34,7 +34,7 @@ because whoever reaches a hub can run code on its pools. Make keys:
   taskmesh keys authorize client NAME MINE/client.public --keys HUB
 and start each program with its directory: --keys DIR, TASKMESH_KEYS=DIR or Mesh(..., keys=DIR). \
 Without keys: tcp://127.0.0.1:5550, and an SSH tunnel to reach it from another machine"""
-"""The second half of an error text; docs/explanation/security.md says more."""
+"""The second half of an error text; docs/how-to/keys.md says more."""
 
 
 ONE_HUB = (

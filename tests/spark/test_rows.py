@@ -1,4 +1,4 @@
-"""docs/how-to/spark.md lists acceptance rows; tests of this folder name those that they belong to."""
+"""docs/explanation/spark.md lists acceptance rows; tests of this folder name those that they belong to."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.spark]
 
 
 def test_each_row_has_tests_and_each_test_a_row_that_is_listed():
-    table = (ROOT / "docs/how-to/spark.md").read_text().partition("## Acceptance")[2]
+    table = (ROOT / "docs/explanation/spark.md").read_text().partition("## Acceptance")[2]
     listed = [int(row) for row in re.findall(r"^\| (\d+) \| ", table, re.MULTILINE)]
     tested = {
         int(row)

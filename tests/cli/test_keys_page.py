@@ -1,4 +1,4 @@
-"""docs/explanation/security.md: its five commands make a mesh with keys that runs a task."""
+"""docs/how-to/keys.md: its five commands make a mesh with keys that runs a task."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ MARK = "<!-- five commands: a test runs them -->"
 
 
 def five_commands() -> list[str]:
-    page = Path(ROOT, "docs/explanation/security.md").read_text()
+    page = Path(ROOT, "docs/how-to/keys.md").read_text()
     block = page.partition(MARK)[2].partition("```\n")[2].partition("```")[0]
     return block.splitlines()
 
