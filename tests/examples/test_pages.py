@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import re
-import textwrap
+import shutil
 from pathlib import Path
 
 import pytest
 
 import taskmesh
 from docs.generated import LISTS, written
+from tests.harness.page import Reader, programs_of
 from tests.harness.program import check_printed
+from tests.harness.programs import Programs
+from tests.harness.requirement import require
 
 pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-README = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+README = programs_of((ROOT / "README.md").read_text(encoding="utf-8"))
 OF_SPARK = ("spark", "capacity")
 """Beginnings of the names of pages whose blocks are parts of Spark jobs: tests/spark has them."""
-PAGES = [page for page in sorted((ROOT / "docs").glob("*/*.md")) if page.parent.name != "adr"]
+PAGES = {
+    str(page.relative_to(ROOT / "docs")): page.read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if page.parent.name != "adr"
+}
 PROGRAMS = {
     "README": README[0],  # the second one is a Spark job: tests/spark/test_readme.py
     **{
-        f"{page.stem}-{number}": block
-        for page in [ROOT / "docs" / "index.md", *PAGES]
-        if not page.name.startswith(OF_SPARK)
-        for number, block in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), 1)
+        f"{name}-{number}": program
+        for name, text in PAGES.items()
+        if not name.startswith("tutorial/") and not Path(name).name.startswith(OF_SPARK)
+        for number, program in enumerate(programs_of(text), 1)
     },
 }
+LESSONS = [name for name in PAGES if re.fullmatch(r"tutorial/(?!index|spark).*", name)]
 
 
 def test_the_readme_is_short_enough_to_be_read() -> None:
@@ -38,16 +45,26 @@ def test_the_readme_is_short_enough_to_be_read() -> None:
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_python_of_a_page_runs_as_pasted_and_prints_what_its_comments_say(name: str, tmp_path: Path) -> None:
-    told = check_printed(textwrap.dedent(PROGRAMS[name]), tmp_path, "-W", "error")
+    told = check_printed(PROGRAMS[name], tmp_path, "-W", "error")
 
     assert told or name != "README"
 
 
+@pytest.mark.smoke
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_can_be_followed_to_the_letter(name: str, programs: Programs) -> None:
+    require(shutil.which("curl"), "curl: apt install curl")
+
+    assert Reader(programs).follow(PAGES[name]) > 3
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_of_the_reference_is_written_from_the_code(name: str) -> None:
-    page = next(page for page in PAGES if f"<!-- generated: {name} -->" in page.read_text(encoding="utf-8"))
+    mark = f"<!-- generated: {name} -->"
 
-    assert len(written(f"<!-- generated: {name} -->", page).splitlines()) > 5
+    assert [page for page, text in PAGES.items() if mark in text]
+    assert len(written(mark, ROOT).splitlines()) > 5
 
 
 def test_a_setting_of_two_sections_has_a_variable_for_each() -> None:
