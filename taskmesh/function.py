@@ -176,7 +176,8 @@ def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **opt
             ignore_result: the result is not sent to the program, where it is None, but to tasks that depend
                 on it; an error comes as ever.
             sink: the sink that its outcome goes to, in place of its future.
-            stream_logs: what the task prints comes to the program, with what it logs.
+            stream_logs: what the task, its C code and its child processes print comes to the
+                program, with what it logs.
             durable: True: only a hub with a journal takes it; False: it is not written there; None: it is
                 written if there is a journal.
 

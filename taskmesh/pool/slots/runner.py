@@ -82,7 +82,7 @@ class TaskRunner:
         self._deadline: float | None = None
         self._tick: float | None = None
         self._log = TaskLog(self._serial, self._batcher.log)
-        self._batcher.last_lines = self._log.finish
+        self._batcher.last_lines = self._log.budget.tell_dropped
         context.install(self._current)
         nested.install(self._nested_context)
 
@@ -112,12 +112,15 @@ class TaskRunner:
             self._run = None
 
     def before_wait(self) -> None:
-        """Called before a wait for work: sends what is finished."""
-        self._batcher.before_wait()
+        """Called before a wait for work: sends what is finished.
+
+        What it has printed comes first: it is not to be taken for what the next task prints.
+        """
         try:  # noqa: SIM105  suppress() takes longer than all else here
             sys.stdout.flush()
         except Exception:  # noqa: BLE001, S110  what a task has put there may fail as it likes
             pass
+        self._batcher.before_wait()
         self._mend()
 
     def after_wait(self) -> None:
@@ -158,10 +161,7 @@ class TaskRunner:
         is_plain = spec.kind == CALL and spec.timeout <= 0 and spec.codec == PICKLE and not run.needs
         is_plain = is_plain and not (spec.headers or self.middleware.is_needed)
         perform = self._perform_calls if is_plain else self._perform_guarded
-        if not spec.stream_logs:
-            return perform(run, spec, function, mine)
-        with self._log.prints():
-            return perform(run, spec, function, mine)
+        return perform(run, spec, function, mine)
 
     def _mend(self) -> None:
         """Put things right after other tasks: while nothing waits for it, if there is such a time."""
@@ -179,7 +179,10 @@ class TaskRunner:
         """The spec's function and what its globals stand for; its bytes may be large, and go."""
         scope = Scope()
         enter(scope)
-        loaded = self._functions[number] = runnable(code.load_function(spec.function)), scope
+        function = runnable(code.load_function(spec.function))
+        if spec.stream_logs:
+            function = partial(self._streams.call_and_flush, function)
+        loaded = self._functions[number] = function, scope
         self._specs[number] = msgspec.structs.replace(spec, function=b"")
         return loaded
 
