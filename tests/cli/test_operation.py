@@ -185,15 +185,18 @@ def test_ctrl_c_cancels_the_task_and_is_exit_code_130(shared_programs, address, 
 def test_what_a_task_waits_for_is_told_once(shared_programs, address, tmp_path):
     line = ("submit", f"{WORK}:add", "1", "2", "--queue", "nobody-s", "--address", address)
     for_people, as_json = shared_programs.start(*line), shared_programs.start(*line, "--json")
-    wait_until(lambda: "no pool serves queue 'nobody-s'" in for_people.errors, 20)
+    wait_until(lambda: "queue 'nobody-s': no pool serves it" in for_people.errors, 20)
     wait_until(lambda: '"waiting"' in as_json.errors, 20)
     news = json.loads(as_json.errors)
     assert (news["event"], news["state"]) == ("waiting", "QUEUED")
-    assert news["why"].startswith("no pool serves queue 'nobody-s': start one")
+    assert news["why"] == "queue 'nobody-s': no pool serves it: taskmesh worker --queues nobody-s"
 
     [one, two] = rows(shared_programs.run("tasks", "--address", address, "--json"))
     told = shared_programs.run("explain", one["task_id"], "--address", address).stdout
-    assert f"task {one['task_id']} ({WORK}.add, queue nobody-s) is QUEUED: no pool serves" in told
+    assert (
+        f"task {one['task_id']} ({WORK}.add, queue nobody-s) is QUEUED: queue 'nobody-s': no pool serves"
+        in told
+    )
     nobody = shared_programs.run("explain", "0" * 31 + "1", "--address", address, "--json")
     assert nobody.returncode == 1
     assert "is or was here" in json.loads(nobody.stdout)["error"]["message"]

@@ -224,5 +224,5 @@ def test_a_queue_that_nobody_serves_is_named(programs: Programs, opened: Opened)
     with Mesh(address):
         waits = task(workload.add).with_options(queue="gpu").submit(1, 2)
         page.go(f"task?id={waits.task_id}")
-        page.sees("no pool serves queue 'gpu'", "queued")
+        page.sees("queue 'gpu': no pool serves it", "queued")
         waits.cancel()

@@ -121,7 +121,8 @@ class TestWhy:
         rig.join()
         rig.submit(1, 1, spec(queue="a", tags=("gpu",)))
 
-        assert self.why(rig).startswith("no pool serves queue 'a' with tags gpu")
+        start = "taskmesh worker --queues a --tags gpu"
+        assert self.why(rig) == f"queue 'a' with tags gpu: no pool serves it: {start}"
 
     def test_who_would_is_paused(self, rig):
         rig.beat(rig.join(), state="paused")

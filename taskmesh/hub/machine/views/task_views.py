@@ -15,7 +15,7 @@ from typing import Any
 
 from taskmesh.core import ids
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
-from taskmesh.hub.machine.books.lanes import Lane, LaneState
+from taskmesh.hub.machine.books.lanes import Lane
 from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
@@ -23,6 +23,7 @@ from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
 from taskmesh.hub.machine.views import queue_views
+from taskmesh.hub.machine.views.queue_views import QueueView
 from taskmesh.messages.limit_rules import text_of
 
 ENOUGH = 20
@@ -108,6 +109,12 @@ class RunningView:
     record: TaskRecord
     worker: str
     seconds: float
+
+    @property
+    def usual(self) -> str:
+        """The time that calls of its function take, in words; empty while too few have ended."""
+        run = self.record.spec.figures.run
+        return f"99 of 100 calls end within {duration(run.quantile(0.99))}" if run.count >= ENOUGH else ""
 
 
 def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
@@ -249,25 +256,19 @@ def _why_at_pool(hub: HubState, record: TaskRecord, now: float) -> str:
     found = next((each for each in running(hub, lane, now) if each.record is record), None)
     if found is None:
         return f"pool {lane.pool} has it"
-    run = record.spec.figures.run
-    usual = f"; 99 of 100 calls end within {duration(run.quantile(0.99))}" if run.count >= ENOUGH else ""
-    return f"{found.worker} runs it for {duration(found.seconds)}{usual}"
+    return "; ".join(filter(None, (f"{found.worker} runs it for {duration(found.seconds)}", found.usual)))
 
 
 def _no_slot(hub: HubState, record: TaskRecord) -> str:
     """Return the reason why no pool has a queued task, in words."""
     route = hub.ledger.route_of(record)
     queue, tags, _, sink = route
-    serving = [lane for lane in hub.lanes.values() if lane.serves(route)]
-    if not serving:
-        return f"no pool serves {queue_views.wanted(queue, tags)}: start one, or look at `taskmesh pool list`"
-    ready = [lane for lane in serving if lane.state is LaneState.READY]
-    if not ready:
-        states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
-        return f"no pool that serves queue {queue!r} takes work: {states}"
+    view = QueueView(queue, tags, lanes=[lane for lane in hub.lanes.values() if lane.serves(route)])
+    if view.refusal:
+        return f"{view.wanted}: {view.refusal}"
     if sink in hub.sinks.closed:
         return full_sink(sink)
-    return f"every pool that serves queue {queue!r} is busy; {_turn_comes(hub, record, ready)}"
+    return f"every pool that serves {view.wanted} is busy; {_turn_comes(hub, record, view.ready)}"
 
 
 def _turn_comes(hub: HubState, record: TaskRecord, ready: list[Lane]) -> str:
