@@ -50,7 +50,7 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 demo-incident: $(DEV)  ## Break a mesh in six ways: status, top and the dashboard say each in the same sentence; DEMO_ARGS=--keep for a look at the page
 	$(BIN)/python examples/incident/demo.py $(DEMO_ARGS)
 
-screenshots: $(DEV) $(BROWSER)  ## The pictures of docs/dashboard.md: of the mesh of demo-incident while it is broken
+screenshots: $(DEV) $(BROWSER)  ## The picture of docs/dashboard.md: of the mesh of demo-incident while it is broken
 	$(BIN)/python examples/incident/demo.py --pictures docs/images
 
 test: unit smoke  ## What a change must pass first: needs no more than make and Python, takes eight minutes at most

@@ -192,7 +192,7 @@ class SlotSupervisor:
             for event in handle.peek():
                 self._post(event)
 
-    def show_stack(self, slot: int, serial: int) -> None:
+    def ask_stack(self, slot: int, serial: int) -> None:
         """Find out where a task is in its code; SlotReported with a line of its log follows, within a second.
 
         Nothing follows if the task has ended.
