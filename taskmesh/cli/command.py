@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from taskmesh.cli.output import Output, Unprintable, rendered
 from taskmesh.cli.program_log import whole_lines
@@ -240,6 +241,21 @@ def _parameters(run: Command) -> tuple[list[inspect.Parameter], dict[str, Any]]:
             for field in fields(kind)
         ]
     return found, grouped
+
+
+class PlainCommand(TyperCommand):
+    """A command on whose help page flags are flags."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain_flags(super().get_params(ctx))
+
+
+def plain_flags(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; on help pages no `<bool>` stands behind the flags among them."""
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
 
 
 hub_command = command("address", "keys", subject=Reach, timeout=5.0)

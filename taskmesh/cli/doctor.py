@@ -156,6 +156,9 @@ def doctor(
     """Check this machine, the settings, the keys, the journal and the hub, and say what to do.
 
     Exit code 0: all is well; 1: something is not.
+
+    Example:
+        taskmesh doctor --queue gpu
     """
     checkup = Checkup(reach, queue, frozenset(filter(None, tags.split(","))))
     failed = False

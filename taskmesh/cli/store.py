@@ -47,7 +47,11 @@ def store_of(config: Config) -> JournalStore:
 
 @command("journal", "journal_file", "strict", subject=store_of)
 def status(journal: JournalStore, out: Output) -> None:
-    """Show where the journal is, what it holds, and what that survives."""
+    """Show where the journal is, what it holds, and what that survives.
+
+    Example:
+        taskmesh store status --journal tasks.db
+    """
     from taskmesh.hub.journal.store import JournalUnavailable
 
     with closing(journal):

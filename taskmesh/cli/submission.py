@@ -107,7 +107,11 @@ def submit(
         ),
     ] = None,
 ) -> None:
-    """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
+    """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash.
+
+    Example:
+        taskmesh submit math:hypot 3 4 --retries 2
+    """
     from taskmesh.mesh import Mesh
     from taskmesh.pool.modules import use_current_directory
 
@@ -136,7 +140,11 @@ def result(
         float, typer.Option(metavar="SECONDS", min=0, max=LONGEST_TASK, help="How long to wait for its end.")
     ] = 0.0,
 ) -> None:
-    """Print the result of a task by its id: of one on its way, or one whose outcome is kept."""
+    """Print the result of a task by its id: of one on its way, or one whose outcome is kept.
+
+    Example:
+        taskmesh result 084a60bcc72ce7810000000000000001 --wait 60
+    """
     from taskmesh.mesh import Mesh
 
     with Mesh(config=config) as mesh:
@@ -156,7 +164,11 @@ def fulfil(
         str, typer.Option(metavar="TEXT", help="Let it fail, with this as the error's text.")
     ] = "",
 ) -> None:
-    """Give a promise its value; exit code 1 if somebody has done so before: the first one counts."""
+    """Give a promise its value; exit code 1 if somebody has done so before: the first one counts.
+
+    Example:
+        taskmesh fulfil payment-17 true
+    """
     from taskmesh.mesh import Mesh
 
     failure = RuntimeError(error) if error else None

@@ -91,6 +91,9 @@ def top(
     """Watch what runs, waits and fails. Keys: 1-4 one part, 0 all, s sort, p pause, q quit.
 
     Where stdout is no terminal, a frame is printed after each interval.
+
+    Example:
+        taskmesh top --interval 5 --sort errors
     """
     from rich.console import Console
 

@@ -20,7 +20,11 @@ COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool", "seconds")
 
 @hub_command
 def status(reach: Reach, out: Output) -> None:
-    """Show the number of tasks in each state, and the pools and clients."""
+    """Show the number of tasks in each state, and the pools and clients.
+
+    Example:
+        taskmesh status --json
+    """
     out.value(reach.query("status"), summary)
 
 
@@ -38,7 +42,11 @@ def tasks(
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
-    """List tasks that have not ended, or the latest that have."""
+    """List tasks that have not ended, or the latest that have.
+
+    Example:
+        taskmesh tasks --state running --limit 20
+    """
     from taskmesh.hub.machine.views.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
@@ -57,6 +65,9 @@ def timeline(reach: Reach, out: Output) -> None:
     """Print what ran when in which slot, as JSON for https://ui.perfetto.dev and chrome://tracing.
 
     It has the latest 1,000 reports of successes, what succeeded together as one bar, and 1,000 failures.
+
+    Example:
+        taskmesh timeline > ends.json
     """
     succeeded, failed = (reach.query("tasks", state) for state in ("succeeded", "failed"))
     out.value({"traceEvents": trace_events(succeeded, failed)}, encoded)
@@ -93,7 +104,11 @@ def trace_events(succeeded: list[dict[str, Any]], failed: list[dict[str, Any]]) 
 
 @hub_command
 def explain(reach: Reach, out: Output, task: TaskId) -> None:
-    """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
+    """Explain why a task waits, which pool has it, and how its earlier attempts ended.
+
+    Example:
+        taskmesh explain 084a60bcc72ce7810000000000000001
+    """
     out.value(reach.query("task", task), explanation)
 
 
@@ -105,7 +120,11 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until you interrupt it.")] = False,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Begin with so many.")] = 100,
 ) -> None:
-    """Show what has happened lately: pools that came and went, failures, refusals, schedules."""
+    """Show what has happened lately: pools that came and went, failures, refusals, schedules.
+
+    Example:
+        taskmesh events --follow
+    """
     before = 0
     for event in numbered(reach, "events", "", limit, follow=follow):
         if before and event["number"] > before + 1:
@@ -154,7 +173,11 @@ def logs(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
 ) -> None:
-    """Show what a task has logged: the last 1,000 lines, while the hub has them."""
+    """Show what a task has logged: the last 1,000 lines, while the hub has them.
+
+    Example:
+        taskmesh logs 084a60bcc72ce7810000000000000001 --follow
+    """
     for line in numbered(reach, "logs", f"{task} ", MOST_LINES, follow=follow):
         out.value({"task_id": task, **line}, log_line)
 
@@ -172,7 +195,11 @@ def errors(
         str, typer.Argument(metavar="[TEXT]", help="Only of functions, types or places with it.")
     ] = "",
 ) -> None:
-    """Show how tasks have failed, in groups: one function, one kind of error, one place in the code."""
+    """Show how tasks have failed, in groups: one function, one kind of error, one place in the code.
+
+    Example:
+        taskmesh errors ValueError
+    """
     out.value(reach.query("errors", wanted), error_groups)
 
 
