@@ -38,6 +38,7 @@ LogLevel = Annotated[
     str,
     typer.Option(
         metavar="LEVEL",
+        envvar="TASKMESH_LOG_LEVEL",
         help="debug (with the tracebacks of tasks that fail), info, warning or error.",
         callback=known_level,
     ),
