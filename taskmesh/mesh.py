@@ -121,7 +121,7 @@ class Mesh(Submitter):
             found = self.status(timeout=1.0)
         except TaskMeshError as error:
             return f"{head}<br>{escape(str(error))}"
-        states = [(escape(state.lower()), count) for state, count in found["tasks"].items() if count]
+        states = [(escape(state), count) for state, count in found["tasks"].items() if count]
         counts = "".join(f"<li>{count} {state}</li>" for state, count in states)
         rows = "".join(
             f"<tr><td>{escape(str(pool['pool']))}</td><td>{escape(str(pool['state']))}</td>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
@@ -221,15 +222,15 @@ def _print_reason(future: TaskFuture[Any], mesh: Mesh, out: Output, former: obje
     try:
         answer = client_of(mesh).open().query("task", future.task_id, timeout=ANSWER_S)
     except HubUnreachable:
-        answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
+        answer = {"state": "unreachable", "why": "the hub does not answer"}
     except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again
         return former
     found = cast("dict[str, Any]", answer)
     state, why = found["state"], found["why"]
-    # A WAITING task's reason counts seconds down: its attempt shows whether it is another wait.
-    now = (state, found["attempt"] if state == "WAITING" else why)
-    waits = state in ("QUEUED", "WAITING", "SENT", "UNKNOWN")
-    if now == former or state == "FINISHED" or not (waits or former):
+    # Reasons count seconds and places down: the attempt shows whether it is another wait.
+    now = (state, found.get("attempt"), re.sub(r"[\d.,]+", "", why))
+    waits = state in ("queued", "unreachable")
+    if now == former or not (waits or (former and state == "running")):
         return former
     out.news("waiting" if waits else "started", f"task {future.task_id}: {why}", {"state": state, "why": why})
     return now

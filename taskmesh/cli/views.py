@@ -37,7 +37,7 @@ def tasks(
         str,
         typer.Option(
             metavar="STATE",
-            help="Only tasks in this state: queued, sent, running; or the latest that failed or succeeded.",
+            help="Only tasks in this state: queued or running; or the latest that succeeded or failed.",
         ),
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
@@ -222,7 +222,7 @@ def error_groups(found: dict[str, Any]) -> str:
 
 def summary(found: dict[str, Any]) -> str:
     """Return the status for people."""
-    states = ", ".join(f"{count} {name.lower()}" for name, count in found["tasks"].items() if count) or "none"
+    states = ", ".join(f"{count} {name}" for name, count in found["tasks"].items() if count) or "none"
     ended = [f"{count} {name}" for name, count in found.get("ended", {}).items() if count]
     ends = f" ({', '.join(ended)})" if ended else ""
     there = found["pools"]

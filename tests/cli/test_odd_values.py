@@ -77,7 +77,7 @@ def test_tasks_beyond_the_limit_and_control_characters_are_told(shared_programs,
     with Mesh(address) as mesh:
         surface = mesh.with_options(name="a\nb\x1b[31mRED", queue="nobody")
         futures = [surface.submit(workload.add, 1, 2) for _ in range(3)]
-        wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 3)
+        wait_until(lambda: mesh.status()["tasks"]["queued"] == 3)
 
         outcome = shared_programs.run("tasks", "--limit", "2", "--address", address)
         exact = shared_programs.run("tasks", "--limit", "3", "--address", address)

@@ -34,7 +34,7 @@ def test_a_task_is_submitted_after_another(shared_programs, address, tmp_path):
         mesh.flush()
         line = ("submit", f"{WORK}:add", "1", "2", "--after", held.task_id, "--address", address)
         after = shared_programs.start(*line)
-        wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 1, 20)
+        wait_until(lambda: mesh.status()["tasks"]["queued"] == 1, 20)
         gate.touch()
         after.wait(20)
         assert after.text("stdout") == "3\n"
@@ -188,15 +188,13 @@ def test_what_a_task_waits_for_is_told_once(shared_programs, address, tmp_path):
     wait_until(lambda: "queue 'nobody-s': no pool serves it" in for_people.errors, 20)
     wait_until(lambda: '"waiting"' in as_json.errors, 20)
     news = json.loads(as_json.errors)
-    assert (news["event"], news["state"]) == ("waiting", "QUEUED")
+    assert (news["event"], news["state"]) == ("waiting", "queued")
     assert news["why"] == "queue 'nobody-s': no pool serves it: taskmesh worker --queues nobody-s"
 
     [one, two] = rows(shared_programs.run("tasks", "--address", address, "--json"))
     told = shared_programs.run("explain", one["task_id"], "--address", address).stdout
-    assert (
-        f"task {one['task_id']} ({WORK}.add, queue nobody-s) is QUEUED: queue 'nobody-s': no pool serves"
-        in told
-    )
+    told_of = f"task {one['task_id']} ({WORK}.add, queue nobody-s) is queued: "
+    assert f"{told_of}queue 'nobody-s': no pool serves it" in told
     nobody = shared_programs.run("explain", "0" * 31 + "1", "--address", address, "--json")
     assert nobody.returncode == 1
     assert "is or was here" in json.loads(nobody.stdout)["error"]["message"]
@@ -294,7 +292,7 @@ def test_a_paused_pool_gets_no_work_until_it_is_resumed(shared_programs, address
     assert shared_programs.run("pool", "pause", "steady", "--address", address).stdout == "paused steady\n"
     with Mesh(address) as mesh:
         future = mesh.submit(workload.add, 1, 2)
-        wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 1)
+        wait_until(lambda: mesh.status()["tasks"]["queued"] == 1)
         [pool] = rows(shared_programs.run("pool", "list", "--address", address, "--json"))
         assert pool["state"] == "paused"
         assert not future.done()

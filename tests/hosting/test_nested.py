@@ -234,7 +234,7 @@ def test_a_child_may_wait_for_a_promise_of_its_parent(mesh):
         return told.submit(promise(key), key)
 
     futures = [mesh.submit(asks, f"ask-{number}") for number in range(2)]
-    wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 4, WAIT_S)
+    wait_until(lambda: mesh.status()["tasks"]["queued"] == 4, WAIT_S)
     for number in range(2):
         mesh.fulfil(f"ask-{number}", "yes")
     assert gather(futures, timeout=WAIT_S) == ["ask-0: yes", "ask-1: yes"]
@@ -247,7 +247,7 @@ def test_a_promise_that_nobody_waits_for_ends_with_its_task(mesh):
         return "done"
 
     assert mesh.submit(leaves_it).result(WAIT_S) == "done"
-    wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 0, WAIT_S)
+    wait_until(lambda: mesh.status()["tasks"]["queued"] == 0, WAIT_S)
 
 
 def test_children_of_a_parent_that_is_cancelled_end_with_it(mesh, tmp_path):

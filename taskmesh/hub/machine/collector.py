@@ -155,7 +155,7 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
         about = {
             "name": record.spec.spec.name,
             "user": hub.owner(record.client),
-            "state": record.state.name,
+            "state": record.state.word,
             "queue": record.spec.route[0],
             "ended": hub.wall,
         }

@@ -190,8 +190,8 @@ def test_the_latest_ends_can_be_asked_for(rig):
         rows = views.answer(rig.hub.state, m.Query(1, "tasks", state, 100), rig.now).value
         return [(row["name"], row["state"], row["attempt"], row["pool"]) for row in rows]
 
-    assert ends("succeeded")[0] == ("good", "SUCCEEDED", 1, "p")
-    assert ends("failed") == [("bad", "FAILED", 1, "p")]
+    assert ends("succeeded")[0] == ("good", "succeeded", 1, "p")
+    assert ends("failed") == [("bad", "failed", 1, "p")]
     for _ in range(1_100):
         rig.submit(1, one=spec("good"))
         rig.report(session, done=tuple(rig.held[session]))

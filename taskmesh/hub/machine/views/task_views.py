@@ -17,7 +17,7 @@ from taskmesh.core import ids
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
 from taskmesh.hub.machine.books.lanes import Lane
 from taskmesh.hub.machine.books.ledger import tasks_by_id
-from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
+from taskmesh.hub.machine.books.states import QUEUED, SENT, SUSPECT, WAITING, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
 from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.owners import sees_all
@@ -38,20 +38,19 @@ class QuestionError(Exception):
 
 
 def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, Any]]:
-    wanted = {known.name.lower(): known for known in ON_ITS_WAY}
     name = state.lower()
     if name in ("failed", "succeeded"):
         return _ended(hub, name)[:limit]
-    if name and name not in wanted:
+    if name not in ("", QUEUED.word, State.RUNNING.word):
         raise QuestionError(
-            f"{state!r} is no state of a task; there are {', '.join(wanted)}, and for the latest ends failed "
-            "and succeeded"
+            f"{state!r} is no state of a task that can be asked for; there are queued and running, and for "
+            "the latest ends succeeded and failed"
         )
     if not name:
         return [_brief(hub, task, record) for task, record in islice(tasks_by_id(hub.ledger), limit)]
     rows = (
         {**_brief(hub, task, record), "seconds": round(seconds, 3)}
-        for record, seconds in _in_state(hub, wanted[name], now)
+        for record, seconds in (_running if name == State.RUNNING.word else _queued)(hub, now)
         for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
     )
     return list(islice(rows, limit))
@@ -65,8 +64,9 @@ def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
         ends = [({key: end[key] for key in fields}, task) for task, end in recent.by_task.items()]
     else:
         fields = ("name", "queue", "attempt", "worker", "seconds", "count")
+        state = State.SUCCEEDED.word
         ends = [
-            ({"state": "SUCCEEDED", **dict(zip(fields, about, strict=True)), "ended": since + at}, task)
+            ({"state": state, **dict(zip(fields, about, strict=True)), "ended": since + at}, task)
             for task, *about, at in recent.successes
         ]
     return [
@@ -75,25 +75,26 @@ def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     ]
 
 
-def _in_state(hub: HubState, state: State, now: float) -> Iterator[tuple[TaskRecord, float]]:
-    """Yield the tasks in a state, with the seconds for which they wait or run: the longest runs first.
+def _running(hub: HubState, now: float) -> Iterator[tuple[TaskRecord, float]]:
+    """Yield the tasks that run, with the seconds for which they do: the longest run first."""
+    runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
+    shown = ((each.record, each.seconds) for each in islice(runs, MOST_LOOKS))
+    yield from sorted(shown, key=itemgetter(1), reverse=True)
 
-    They come from the queues, from those that wait, or from the windows of pools.
+
+def _queued(hub: HubState, now: float) -> Iterator[tuple[TaskRecord, float]]:
+    """Yield the tasks that have not started, with the seconds for which they could have.
+
+    First those that pools have, then those in the queues, then those that wait for a time or other tasks.
     """
     ledger = hub.ledger
-    if state is State.RUNNING:
-        runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
-        shown = ((each.record, each.seconds) for each in islice(runs, MOST_LOOKS))
-        yield from sorted(shown, key=itemgetter(1), reverse=True)
-        return
-    records: Iterable[TaskRecord]
-    if state is State.QUEUED:
-        records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
-    elif state is State.WAITING:
-        records = ledger.waiting
-    else:
-        records = (record for lane in hub.lanes.values() for record in lane.held())
-    yield from ((record, now - record.ready) for record in records if record.state is state)
+    stages: tuple[tuple[State, Iterable[TaskRecord]], ...] = (
+        (SENT, chain.from_iterable(lane.held() for lane in hub.lanes.values())),
+        (QUEUED, islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)),
+        (WAITING, ledger.waiting),
+    )
+    for state, records in stages:
+        yield from ((record, now - record.ready) for record in records if record.state is state)
 
 
 @dataclass(slots=True)
@@ -232,7 +233,7 @@ def _brief(hub: HubState, task: int, record: TaskRecord) -> dict[str, Any]:
     return {
         "task_id": ids.text_of(task),
         "name": record.spec.spec.name,
-        "state": record.state.name,
+        "state": record.state.word,
         "queue": record.spec.route[0],
         "attempt": record.attempt - record.returns,
         "pool": lane.pool if lane is not None and held else "",
