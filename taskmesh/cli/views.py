@@ -37,7 +37,7 @@ def tasks(
         str,
         typer.Option(
             metavar="STATE",
-            help="Only tasks in this state: queued or running; or the latest that succeeded or failed.",
+            help="Only those in this state: queued, running; or the latest succeeded, failed, cancelled.",
         ),
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
@@ -104,7 +104,7 @@ def trace_events(succeeded: list[dict[str, Any]], failed: list[dict[str, Any]]) 
 
 @hub_command
 def explain(reach: Reach, out: Output, task: TaskId) -> None:
-    """Explain why a task waits, which pool has it, and how its earlier attempts ended.
+    """Explain why a task waits, which pool has it, how it has ended, and how its earlier attempts did.
 
     Example:
         taskmesh explain 084a60bcc72ce7810000000000000001
@@ -275,7 +275,8 @@ def journal_line(journal: dict[str, Any]) -> str:
 def explanation(found: dict[str, Any]) -> str:
     """Return why a task is where it is, for people."""
     about = f" ({found['name']}, queue {found['queue']})" if "name" in found else ""
-    lines = [f"task {found['task_id']}{about} is {found['state']}: {found['why']}"]
+    over = f"over: {found['state']} {time_of_day(found['ended'])}" if "ended" in found else found["state"]
+    lines = [f"task {found['task_id']}{about} is {over}: {found['why']}"]
     counts = [
         f"{found[key]} {word}"
         for key, word in (

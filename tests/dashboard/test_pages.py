@@ -73,7 +73,7 @@ def test_a_page_shows_what_runs_and_loads_nothing_from_elsewhere(programs: Progr
         page.sees("runs it for", f"taskmesh explain {held.task_id}")
         gate.open()
         held.result(20)
-        page.sees("it has its outcome; that is with its client")
+        page.sees("succeeded", "attempt 1 on steady/")
     assert page.run("return document.querySelectorAll('th:not([scope])').length") == 0
     assert page.run("return document.cookie") == ""
     assert page.complaints() == []

@@ -118,7 +118,7 @@ def test_only_the_latest_bad_ends_are_kept(rig, monkeypatch):
 
     states = [ask(rig, "task", text_of(1 << 64 | seq)).value["state"] for seq in (1, 2, 3)]
 
-    assert states == ["FINISHED", "failed", "failed"]
+    assert states == ["ended", "failed", "failed"]
 
 
 class TestWhy:
@@ -181,7 +181,10 @@ class TestWhy:
         rig.submit(1, 1)
         rig.report(session, done=((1, 1, 1),))
 
-        assert ask(rig, "task", text_of(1 << 64 | 1)).value["state"] == "FINISHED"
+        found = ask(rig, "task", text_of(1 << 64 | 1)).value
+        assert (found["state"], found["name"], found["attempt"]) == ("succeeded", "f", 1)
+        assert found["ended"] == rig.hub.state.wall
+        assert found["why"].startswith("attempt 1 on ")
 
     @pytest.mark.parametrize("text", ["12", "z" * 32, "f" * 32])
     def test_it_never_was(self, rig, text):

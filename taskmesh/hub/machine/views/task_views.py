@@ -19,6 +19,7 @@ from taskmesh.hub.machine.books.lanes import Lane
 from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.states import QUEUED, SENT, SUSPECT, WAITING, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
+from taskmesh.hub.machine.figures.diagnostics import RECENT
 from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
@@ -39,12 +40,12 @@ class QuestionError(Exception):
 
 def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, Any]]:
     name = state.lower()
-    if name in ("failed", "succeeded"):
+    if name in ("succeeded", "failed", "cancelled"):
         return _ended(hub, name)[:limit]
     if name not in ("", QUEUED.word, State.RUNNING.word):
         raise QuestionError(
             f"{state!r} is no state of a task that can be asked for; there are queued and running, and for "
-            "the latest ends succeeded and failed"
+            "the latest ends succeeded, failed and cancelled"
         )
     if not name:
         return [_brief(hub, task, record) for task, record in islice(tasks_by_id(hub.ledger), limit)]
@@ -59,12 +60,12 @@ def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, A
 def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     """Return tasks that have ended lately, the latest first."""
     recent, since = hub.diagnostics.recent, hub.wall - hub.now
-    if state == "failed":
+    if state != State.SUCCEEDED.word:
         fields = ("name", "state", "queue", "attempt", "worker", "ended")
-        ends = [({key: end[key] for key in fields}, task) for task, end in recent.by_task.items()]
+        kept = recent.by_task if state == State.FAILED.word else recent.cancelled
+        ends = [({key: end[key] for key in fields}, task) for task, end in kept.items()]
     else:
         fields = ("name", "queue", "attempt", "worker", "seconds", "count")
-        state = State.SUCCEEDED.word
         ends = [
             ({"state": state, **dict(zip(fields, about, strict=True)), "ended": since + at}, task)
             for task, *about, at in recent.successes
@@ -130,16 +131,7 @@ def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
     task = parse(text)
     record = hub.ledger.by_id(task)
     if record is None:
-        account = hub.ledger.accounts.get(task >> SEQ_BITS)
-        if failure := hub.diagnostics.recent.by_task.get(task):
-            return {"task_id": text, **failure}
-        if account is not None and task & SEQ_MASK in account.finished:
-            return {
-                "task_id": text,
-                "state": "FINISHED",
-                "why": "it has its outcome; that is with its client",
-            }
-        raise QuestionError(f"no task {text} is or was here")
+        return _over(hub, task)
     extra = record.extra
     return {
         **_brief(hub, task, record),
@@ -155,6 +147,35 @@ def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
         "history": [*extra.pools, *extra.history] if extra else [],
         "why": _why(hub, record, now),
     }
+
+
+def _over(hub: HubState, task: int) -> dict[str, Any]:
+    """Return how a task has ended that is not on its way."""
+    text, recent = ids.text_of(task), hub.diagnostics.recent
+    if bad := recent.by_task.get(task) or recent.cancelled.get(task):
+        return {"task_id": text, **bad}
+    if success := recent.success_of(task):
+        _, name, queue, attempt, worker, seconds, count, at = success
+        others = f", with {count - 1:,} others of its report" if count > 1 else ""
+        return {
+            "task_id": text,
+            "name": name,
+            "user": hub.owner(task >> SEQ_BITS),
+            "state": State.SUCCEEDED.word,
+            "queue": queue,
+            "ended": hub.wall - hub.now + at,
+            "attempt": attempt,
+            "worker": worker,
+            "seconds": seconds,
+            "why": f"attempt {attempt} on {worker or '?'} in {duration(seconds)}{others}",
+        }
+    account = hub.ledger.accounts.get(task >> SEQ_BITS)
+    if account is not None and task & SEQ_MASK in account.finished:
+        why = f"how is told of the last {RECENT:,} ends; `taskmesh result {text}` has what is kept"
+        return {"task_id": text, "state": "ended", "why": why}
+    raise QuestionError(
+        f"nothing is known of task {text}: it was not submitted to this hub, or has ended and its client left"
+    )
 
 
 def logs(hub: HubState, argument: str, limit: int, user: str) -> dict[str, Any]:
