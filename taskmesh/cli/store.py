@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from taskmesh.cli.command import command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.hub.machine.figures.functions import Bytes
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -93,7 +94,7 @@ def in_words(found: dict[str, Any]) -> str:
         [
             f"journal:   {found['where']}, opened {found['epoch']:,} times, transaction {found['number']:,}",
             f"holds:     {holds}, {found['tasks']:,} tasks that are not over",
-            f"takes:     {found['bytes']:,} bytes, {found['disk_bytes']:,} on disk",
+            f"takes:     {Bytes(found['bytes'])}, {Bytes(found['disk_bytes'])} on disk",
             f"survives:  {found['survives']}",
         ]
     )

@@ -10,7 +10,7 @@ import typer
 
 from taskmesh.cli.command import EVERYTHING, Reach, TaskId, hub_command
 from taskmesh.cli.output import Output, encoded, time_of_day
-from taskmesh.hub.machine.figures.functions import duration
+from taskmesh.hub.machine.figures.functions import Bytes, duration
 
 MOST_LINES = 1_000
 SHOWN_FUNCTIONS = 10
@@ -260,7 +260,7 @@ def sink_line(sink: dict[str, Any]) -> str:
     full = "; it is full: tasks whose outcomes go there wait" if sink["full"] else ""
     return (
         f"sink {sink['sink']}: {sink['waiting']} outcomes wait, {sink['consumers']} consumers have "
-        f"{sink['unacknowledged']} unacknowledged ({sink['bytes']:,} bytes in all){full}"
+        f"{sink['unacknowledged']} unacknowledged ({Bytes(sink['bytes'])} in all){full}"
     )
 
 
@@ -268,7 +268,7 @@ def journal_line(journal: dict[str, Any]) -> str:
     """Return how the hub's journal is, for people."""
     why = f" ({journal['why']})" if journal["why"] else ""
     full = "; it takes no more durable tasks" if journal["full"] else ""
-    waiting = f"{journal['waiting']} changes ({journal['waiting_bytes']:,} bytes) wait to be written"
+    waiting = f"{journal['waiting']} changes ({Bytes(journal['waiting_bytes'])}) wait to be written"
     return f"journal:  {journal['state']}{why}: {waiting}{full}"
 
 

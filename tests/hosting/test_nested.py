@@ -233,8 +233,9 @@ def test_a_child_may_wait_for_a_promise_of_its_parent(mesh):
     def asks(key: str) -> object:
         return told.submit(promise(key), key)
 
+    before = mesh.status()["accepted"]
     futures = [mesh.submit(asks, f"ask-{number}") for number in range(2)]
-    wait_until(lambda: mesh.status()["tasks"]["queued"] == 4, WAIT_S)
+    wait_until(lambda: mesh.status()["accepted"] == before + 6, WAIT_S, "each has made a promise and a child")
     for number in range(2):
         mesh.fulfil(f"ask-{number}", "yes")
     assert gather(futures, timeout=WAIT_S) == ["ask-0: yes", "ask-1: yes"]

@@ -5,12 +5,13 @@ import random
 
 import pytest
 
+from taskmesh.cli.output import encoded
 from taskmesh.cli.views import error_groups
 from taskmesh.core.events import FromClient
 from taskmesh.core.ids import text_of
 from taskmesh.hub.machine.figures.diagnostics import RecentEnds
 from taskmesh.hub.machine.figures.errors import MOST_GROUPS, Errors, place_of
-from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Functions, Histogram
+from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Bytes, Functions, Histogram
 from taskmesh.hub.machine.views import views
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DoneRun, Failed, Run
@@ -235,3 +236,18 @@ def test_the_latest_ends_can_be_asked_for(rig):
         rig.report(session, done=tuple(rig.held[session]))
     assert len(ends("succeeded")) == 100
     assert len(rig.hub.state.diagnostics.recent.successes) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_500, "1.5 kB"),
+        (268_435_456, "268.4 MB"),
+        (25_276_514_304, "25.3 GB"),
+    ],
+)
+def test_bytes_have_a_unit_for_people_and_are_a_number_for_programs(size, text):
+    assert f"{Bytes(size)}" == text
+    assert encoded({"size": Bytes(size)}) == f'{{"size": {size}}}'
