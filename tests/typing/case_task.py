@@ -64,6 +64,10 @@ def collections_of_futures(mesh: Mesh) -> None:
 async def awaiting(mesh: Mesh) -> None:
     assert_type([await mesh.submit(double, 1)], list[int])
     assert_type([await mesh.asubmit(double, 1)], list[TaskFuture[int]])
+    assert_type(await mesh.call(double, 1), int)
+    assert_type(await mesh.call(fetch, "u"), bytes)
+    assert_type(await mesh.with_options(retries=2).call(len, "ab"), int)
+    await mesh.call(double, "1")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert_type([await fetch.submit("u")], list[bytes])
 
 
