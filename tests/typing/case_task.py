@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Iterator
 from typing import Any, assert_type
 
-from taskmesh import Mesh, Retry, Task, TaskFuture, as_completed, gather, task, wait
+from taskmesh import Mesh, Retry, Task, TaskFuture, as_completed, gather, lazy, task, wait
 
 
 @task
@@ -44,6 +44,13 @@ def submissions() -> None:
     assert_type([fetch.submit("u")], list[TaskFuture[bytes]])
     str(double.submit("1"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     str(parse.submit("a", deep=1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue, reportUnknownArgumentType]
+
+
+def chains(mesh: Mesh) -> None:
+    assert_type([double.submit(lazy(double.submit(lazy(double.submit(1)))))], list[TaskFuture[int]])
+    assert_type([mesh.submit(double, lazy(double.submit(1)))], list[TaskFuture[int]])
+    assert_type([mesh.submit(max, [lazy(double.submit(1)), 2])], list[TaskFuture[int]])
+    str(double.submit(lazy(parse.submit("a"))))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def options() -> None:
