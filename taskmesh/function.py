@@ -55,8 +55,10 @@ class Task(Generic[P, R_co]):
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
         """Submit a call to the innermost open mesh; inside a task, to the mesh that runs the task.
 
+        Outside a `with` block that is the mesh of this process, if it has only one.
+
         Raises:
-            NoMesh: no mesh is open here, and no task runs.
+            NoMesh: no mesh is open here, or more than one outside a `with` block; and no task runs.
             SerializationError: an argument cannot be pickled; else as `Mesh.submit`.
         """
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
-from taskmesh.client.current_mesh import delivering, enter, leave
+from taskmesh.client.current_mesh import delivering, enter, leave, made
 from taskmesh.client.dependencies import attached, checked_id
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.waiters import running_loop
@@ -98,6 +98,7 @@ class Mesh(Submitter):
         self._starts = threading.Lock()
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
+        made(self)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:

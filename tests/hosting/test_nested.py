@@ -56,6 +56,12 @@ def fib(number: int) -> int:
 
 
 @task
+def beside_a_mesh(number: int) -> tuple[int, str]:
+    own = Mesh(workers=1)  # the only one of the slot's process
+    return square.submit(number).result(), repr(own)
+
+
+@task
 def chain(depth: int) -> int:
     return 1 + chain.submit(depth - 1).result() if depth else 0
 
@@ -170,6 +176,13 @@ def test_a_task_waits_for_tasks_of_its_own(mesh):
 def test_recursion_far_beyond_the_places(mesh):
     assert fib.submit(9).result(WAIT_S) == 34
     assert chain.submit(40).result(WAIT_S) == 40
+
+
+def test_tasks_submit_to_the_mesh_that_runs_them_and_not_to_one_of_their_process(local):
+    assert beside_a_mesh.submit(3).result(WAIT_S) == (
+        9,
+        "<Mesh embedded, 1 slots: not open yet, 0 tasks under way>",
+    )
 
 
 def test_an_error_of_a_child_is_its_parents_as_itself(mesh):
