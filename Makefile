@@ -35,14 +35,14 @@ NEVER  := not soak and not nightly and not bench
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo:            ## Read part of the standard library with the mesh, kill a worker halfway, and report (examples/01): a minute
+demo:            ## Read part of the standard library with the mesh, kill a worker halfway, and report (examples/survey): a minute
 	@echo "One decorated function reads 500 files of Python's standard library, a task a file, in a worker process"
 	@echo "for each core. Halfway one of these processes is killed, as the kernel does when memory runs out. Then one"
 	@echo "process does the same work alone, and both answers are compared. The program has 90 lines:"
-	@echo "examples/01_stdlib_survey.py. What it needs is installed first, into .venv (half a minute, once)."
+	@echo "examples/survey/survey.py. What it needs is installed first, into .venv (half a minute, once)."
 	@echo
 	@$(MAKE) --no-print-directory $(RUN)
-	@$(BIN)/python examples/01_stdlib_survey.py --limit 500
+	@$(BIN)/python examples/survey/survey.py --limit 500
 
 demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
 	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
