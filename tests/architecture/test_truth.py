@@ -21,7 +21,16 @@ LINKED = (
     "CHANGELOG.md",
     *(
         f"docs/{page}.md"
-        for page in ("coming-from", "compared", "glossary", "guide", "kubernetes", "operations", "security")
+        for page in (
+            "coming-from",
+            "compared",
+            "deploy",
+            "glossary",
+            "guide",
+            "kubernetes",
+            "operations",
+            "security",
+        )
     ),
     "docs/spark.md",
 )
