@@ -15,6 +15,7 @@ HOSTS  := .venv/ready-hosts
 REDIS  := .venv/ready-redis
 PROM   := .venv/ready-promtool
 BROWSER := .venv/ready-browser
+UNITS  := .venv/ready-systemd
 SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
@@ -36,14 +37,14 @@ NEVER  := not soak and not nightly and not bench
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-demo:            ## Read part of the standard library with the mesh, kill a worker halfway, and report (examples/01): a minute
+demo:            ## Read part of the standard library with the mesh, kill a worker halfway, and report (examples/survey): a minute
 	@echo "One decorated function reads 500 files of Python's standard library, a task a file, in a worker process"
 	@echo "for each core. Halfway one of these processes is killed, as the kernel does when memory runs out. Then one"
 	@echo "process does the same work alone, and both answers are compared. The program has 90 lines:"
-	@echo "examples/01_stdlib_survey.py. What it needs is installed first, into .venv (half a minute, once)."
+	@echo "examples/survey/survey.py. What it needs is installed first, into .venv (half a minute, once)."
 	@echo
 	@$(MAKE) --no-print-directory $(RUN)
-	@$(BIN)/python examples/01_stdlib_survey.py --limit 500
+	@$(BIN)/python examples/survey/survey.py --limit 500
 
 demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
 	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
@@ -51,7 +52,7 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 demo-incident: $(DEV)  ## Break a mesh in six ways: status, top and the dashboard say each in the same sentence; DEMO_ARGS=--keep for a look at the page
 	$(BIN)/python examples/incident/demo.py $(DEMO_ARGS)
 
-screenshots: $(DEV) $(BROWSER)  ## The pictures of docs/how-to/dashboard.md: of the mesh of demo-incident while it is broken
+screenshots: $(DEV) $(BROWSER)  ## The picture of docs/how-to/dashboard.md: of the mesh of demo-incident while it is broken
 	$(BIN)/python examples/incident/demo.py --pictures docs/images
 
 test: unit smoke  ## What a change must pass first: needs no more than make and Python, takes eight minutes at most
@@ -64,7 +65,7 @@ smoke: $(DEV)    ## Each promise, command and page once, with real processes and
 
 test-all: integration faults test-helm test-spark  ## All the rest that .ci/run runs: Redis, faults, attacks, the chart, containers, Spark
 
-integration: $(REDIS) $(PROM) $(BROWSER)  ## Slots, hub and pools, the programs, the examples, attacks
+integration: $(REDIS) $(PROM) $(BROWSER) $(UNITS)  ## Slots, hub and pools, the programs, the examples, attacks
 	$(LEVEL) -m "integration and not smoke and $(NEVER)" $(TWO) --dist loadfile
 
 faults: $(HOSTS) $(REDIS)  ## Processes that are killed and stopped, networks that are cut: by a proxy, and between hosts made of network namespaces
@@ -198,6 +199,11 @@ $(PROM): .ci/promtool $(DEV)
 # Without Debian's Chromium the tests of the dashboard's pages say so, and skip; in CI they fail.
 $(BROWSER): $(DEV)
 	@{ command -v chromium && command -v chromedriver; } >/dev/null || .ci/packages chromium chromium-driver || true
+	@touch $@
+
+# Without systemd-analyze the test of deploy's units says so, and skips; in CI it fails.
+$(UNITS): $(DEV)
+	@command -v systemd-analyze >/dev/null || .ci/packages systemd
 	@touch $@
 
 # Without npm the tests that need its programs say so, and skip; in CI they fail.

@@ -195,7 +195,7 @@ def queue(amounts: Amounts) -> Iterator[tuple[str, Figures]]:
         each = (resident(bench.hub.pid) - empty) / count
         with Mesh(bench.address) as mesh:
             begin = time.monotonic()
-            queued = mesh.status(timeout=STATUS_S)["tasks"]["QUEUED"]
+            queued = mesh.status(timeout=STATUS_S)["tasks"]["queued"]
             status = time.monotonic() - begin
         if queued != count:
             raise RuntimeError(f"{queued:,} of {count:,} tasks are queued")

@@ -35,7 +35,7 @@ from taskmesh import Mesh
 
 SUMMARY = "Measure hubs with a journal beside one without, turn by turn. Nothing is asserted about time."
 MEMORY = "memory"
-READY, READY_S = b"taskmesh hub: ready", 120.0
+READY, READY_S = b" hub ready: ", 120.0
 
 
 class Tier(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, Field, fields
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-OTHER_PAGE = re.compile(r"\]\(([^):#]+\.md)(#[\w-]+)?\)")
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"][
+    "Repository"
+]
+OUTWARD = re.compile(r"(?<!!)(\[[^\]]*\]\()((?:\.\./)+[^)\s]+)\)")
 MARK = re.compile(r"^<!-- generated: ([\w -]+) -->$", re.MULTILINE)
 FIRST_OPTIONS = ("retries", "timeout", "hard_timeout", "key", "queue", "priority", "delay", "limit")
 """The options of a task that the first day needs."""
@@ -290,13 +294,14 @@ LISTS = {
 
 
 def written(text: str, page: Path) -> str:
-    """Return a page with its lists; pages outside of the site, which it links, come along as files."""
+    """Return a page with its lists; links that lead out of the site lead to the repository."""
 
     def outward(link: re.Match[str]) -> str:
-        is_inside = (page.parent / link[1]).resolve().is_relative_to(HERE)
-        return link[0] if is_inside else f"](path:{link[1]})"
+        target = (page.parent / link[2]).resolve()
+        is_inside = target.is_relative_to(HERE)
+        return link[0] if is_inside else f"{link[1]}{REPOSITORY}/blob/main/{target.relative_to(ROOT)})"
 
-    return OTHER_PAGE.sub(outward, MARK.sub(lambda mark: LISTS[mark[1]](), text))
+    return OUTWARD.sub(outward, MARK.sub(lambda mark: LISTS[mark[1]](), text))
 
 
 def _on_source_read(site: Sphinx, name: str, source: list[str]) -> None:

@@ -6,8 +6,23 @@ slot that imports a module full of tasks never loads ZeroMQ.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
+
+def _check_system(name: str) -> None:
+    """Refuse systems that lack epoll, memfd and pidfd.
+
+    It is a function: a type checker that sees the condition on a Mac would find no names below it.
+    """
+    if name != "linux":
+        raise ImportError(
+            f"taskmesh runs on Linux only, not on {name}: use a Linux machine, a container, or "
+            "WSL 2 on Windows"
+        )
+
+
+_check_system(sys.platform)
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from taskmesh import errors

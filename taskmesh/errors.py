@@ -9,7 +9,7 @@
     |   |   `-- InvalidTransition             a task was asked to do what its state forbids
     |   `-- RemoteProtocolError               the peer's fault: refused, counted
     |-- MeshClosed (RuntimeError)             used after close()
-    |-- NoMesh (RuntimeError)                 fn.submit() without an open mesh
+    |-- NoMesh (RuntimeError)                 fn.submit() without an open mesh, or with several
     |-- ForkedMeshError (RuntimeError)        used in a forked child of the process that opened it
     |-- HubUnreachable (ConnectionError)      no hub answered within the time-out
     |   `-- MeshRefused                         a hub answered, and refuses this client

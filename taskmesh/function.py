@@ -55,8 +55,10 @@ class Task(Generic[P, R_co]):
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
         """Submit a call to the innermost open mesh; inside a task, to the mesh that runs the task.
 
+        Outside a `with` block that is the mesh of this process, if it has only one.
+
         Raises:
-            NoMesh: no mesh is open here, and no task runs.
+            NoMesh: no mesh is open here, or more than one outside a `with` block; and no task runs.
             SerializationError: an argument cannot be pickled; else as `Mesh.submit`.
         """
         try:
@@ -176,7 +178,8 @@ def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **opt
             ignore_result: the result is not sent to the program, where it is None, but to tasks that depend
                 on it; an error comes as ever.
             sink: the sink that its outcome goes to, in place of its future.
-            stream_logs: what the task prints comes to the program, with what it logs.
+            stream_logs: what the task, its C code and its child processes print comes to the
+                program, with what it logs.
             durable: True: only a hub with a journal takes it; False: it is not written there; None: it is
                 written if there is a journal.
 

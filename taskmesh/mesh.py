@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
-from taskmesh.client.current_mesh import delivering, enter, leave
+from taskmesh.client.current_mesh import delivering, enter, leave, made
 from taskmesh.client.dependencies import attached, checked_id
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.waiters import running_loop
@@ -98,6 +98,7 @@ class Mesh(Submitter):
         self._starts = threading.Lock()
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
+        made(self)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:
@@ -121,7 +122,7 @@ class Mesh(Submitter):
             found = self.status(timeout=1.0)
         except TaskMeshError as error:
             return f"{head}<br>{escape(str(error))}"
-        states = [(escape(state.lower()), count) for state, count in found["tasks"].items() if count]
+        states = [(escape(state), count) for state, count in found["tasks"].items() if count]
         counts = "".join(f"<li>{count} {state}</li>" for state, count in states)
         rows = "".join(
             f"<tr><td>{escape(str(pool['pool']))}</td><td>{escape(str(pool['state']))}</td>"

@@ -1,4 +1,4 @@
-"""Pictures of the dashboard's screens, by Debian's Chromium: for the page of the docs."""
+"""A picture of the dashboard's overview, by Debian's Chromium: for the page of the docs."""
 
 import contextlib
 import tempfile
@@ -8,8 +8,6 @@ from pathlib import Path
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-SCREENS = {"overview": "QUEUES"}
-"""Screens, and what they have to show."""
 SIZE = (1280, 900)
 FLAGS = (
     "headless",
@@ -37,16 +35,13 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 
 def take(url: str, folder: Path, sentence: str) -> None:
-    """Write a picture of each screen, once the page says the sentence."""
+    """Write the picture, once the page says the sentence."""
     folder.mkdir(parents=True, exist_ok=True)
     with browser() as driver:
         wait = WebDriverWait(driver, 20)
         driver.get(url)
-        wait.until(lambda _: sentence in driver.find_element("css selector", "main").text)
-        for name, part in SCREENS.items():
-            driver.execute_script("location.hash = arguments[0]", f"#/{name}")
+        for part in (sentence, "QUEUES"):
             wait.until(lambda _, part=part: part in driver.find_element("css selector", "main").text)
-            driver.set_window_size(*SIZE)
-            height = driver.execute_script("return document.documentElement.scrollHeight")
-            driver.set_window_size(SIZE[0], max(SIZE[1], height + 150))
-            driver.save_screenshot(str(folder / f"dashboard-{name}.png"))
+        height = driver.execute_script("return document.documentElement.scrollHeight")
+        driver.set_window_size(SIZE[0], max(SIZE[1], height + 150))
+        driver.save_screenshot(str(folder / "dashboard-overview.png"))

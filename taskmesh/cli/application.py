@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from taskmesh.cli import (
     configuration,
@@ -20,7 +21,7 @@ from taskmesh.cli import (
     top,
     views,
 )
-from taskmesh.cli.command import EXIT_CODES, Command
+from taskmesh.cli.command import EXIT_CODES, Command, PlainCommand, plain_flags
 
 GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
     "Run": {
@@ -72,11 +73,32 @@ GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
 }
 """The commands by group; a noun has a help and commands of its own."""
 EPILOG = "Exit codes: `taskmesh --help` lists them."
+WITH_POOLS = ("up", "worker")
+
+
+def _help(command: Command) -> str:
+    """Return the docstring of a command, a line for each paragraph: typer keeps line ends."""
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
+
+
+def example_of(command: Command) -> str:
+    """Return the line that a command's docstring ends with."""
+    return _help(command).rpartition("Example: ")[2]
+
+
+class Noun(TyperGroup):
+    """Commands of one noun, or all commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain_flags(super().get_params(ctx))
+
 
 app = typer.Typer(
     name="taskmesh",
+    cls=Noun,
     help="Run Python functions on pools of worker processes, over ZeroMQ.",
-    epilog=EXIT_CODES,
+    epilog=f"Example: {example_of(submission.submit)}\n\n{EXIT_CODES}",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -100,21 +122,19 @@ def taskmesh(
     """Run Python functions on pools of worker processes, over ZeroMQ."""
 
 
-def _help(command: Command) -> str:
-    """Return the docstring of a command, a line for each paragraph: typer keeps line ends."""
-    paragraphs = (command.__doc__ or "").split("\n\n")
-    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
-
-
 for _group, _commands in GROUPS.items():
     for _name, _command in _commands.items():
         if isinstance(_command, tuple):
-            _noun = typer.Typer(name=_name, help=_command[0], no_args_is_help=True)
-            for _verb, _each in _command[1].items():
-                _noun.command(_verb, help=_help(_each), epilog=EPILOG)(_each)
+            _help_text, _verbs = _command
+            _first = example_of(next(iter(_verbs.values())))
+            _noun = typer.Typer(
+                name=_name, cls=Noun, help=_help_text, epilog=f"Example: {_first}", no_args_is_help=True
+            )
+            for _verb, _each in _verbs.items():
+                _noun.command(_verb, help=_help(_each), epilog=EPILOG, cls=PlainCommand)(_each)
             app.add_typer(_noun, rich_help_panel=_group)
         else:
-            _kind = programs.WorkerCommand if _name == "worker" else None
+            _kind = programs.WorkerCommand if _name in WITH_POOLS else PlainCommand
             app.command(_name, help=_help(_command), epilog=EPILOG, rich_help_panel=_group, cls=_kind)(
                 _command
             )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from taskmesh.cli.output import Output, Unprintable, rendered
 from taskmesh.cli.program_log import whole_lines
@@ -195,7 +196,7 @@ def command(
     text = "How long to wait for an answer."
     wait = typer.Option(timeout, "--timeout", metavar="SECONDS", min=0.01, max=LONGEST_ANSWER, help=text)
     waits = [inspect.Parameter("timeout", keyword, default=wait, annotation=float)] if timeout else []
-    json_option = typer.Option(False, "--json", help="Print JSON, for programs.")
+    json_option = typer.Option(False, "--json", envvar="TASKMESH_JSON", help="Print JSON, for programs.")
     json = inspect.Parameter("json", keyword, default=json_option, annotation=bool)
 
     def decorated(run: Command) -> Command:
@@ -203,8 +204,8 @@ def command(
 
         @functools.wraps(run)
         def whole(*, json: bool, **given: Any) -> None:
-            out = Output(as_json=json)
-            with exits(out, lasting=lasting), whole_lines(out) if lasting else contextlib.nullcontext():
+            out = Output(as_json=json, is_log=lasting)
+            with exits(out), whole_lines(out) if lasting else contextlib.nullcontext():
                 config = settings({each.name: given.pop(each.name) for each in shared})
                 about = (config, *(given.pop(each.name) for each in waits))
                 for name, kind in grouped.items():
@@ -242,16 +243,31 @@ def _parameters(run: Command) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     return found, grouped
 
 
+class PlainCommand(TyperCommand):
+    """A command on whose help page flags are flags."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain_flags(super().get_params(ctx))
+
+
+def plain_flags(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; on help pages no `<bool>` stands behind the flags among them."""
+    for each in parameters:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return parameters
+
+
 hub_command = command("address", "keys", subject=Reach, timeout=5.0)
 """The decorator of commands that ask a hub: they take a Reach first."""
 
 
 @contextlib.contextmanager
-def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
+def exits(out: Output) -> Iterator[None]:
     """Turn the errors of a command into a message and its exit code.
 
-    An unforeseen error is one line too, but for its traceback in Python's development mode
-    (PYTHONDEVMODE=1), and of a `lasting` program: it may not fail in the same way again.
+    An unforeseen error has its traceback in Python's development mode (PYTHONDEVMODE=1), and of a program
+    that runs: it may not fail in the same way again.
     """
     try:
         yield
@@ -270,11 +286,12 @@ def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
     except (typer.Exit, BrokenPipeError):  # a deliberate end, or the reader has closed the pipe
         raise
     except Exception as error:  # noqa: BLE001  it is printed
-        if lasting or sys.flags.dev_mode:
-            out.text(traceback.format_exc())
-            raise typer.Exit(FAILED) from None
+        trace = traceback.format_exc() if out.is_log or sys.flags.dev_mode else ""
         unforeseen = TaskMeshError(f"error: {type(error).__name__}: {rendered(error, str)}")
-        raise _ended(out, unforeseen if not out.as_json else error, FAILED) from None
+        out.error(error if out.as_json else unforeseen, {"traceback": trace} if trace else None)
+        if trace and not out.as_json:
+            out.text(trace)
+        raise typer.Exit(FAILED) from None
 
 
 def _ended(out: Output, error: BaseException, code: int) -> typer.Exit:

@@ -31,6 +31,9 @@ def show(
 
     Later sources go before earlier ones: defaults, taskmesh.toml or pyproject.toml, TASKMESH_*, options.
     Passwords in URLs are shown as ***.
+
+    Example:
+        taskmesh config show --all
     """
     rows = settings_of(config)
     shown = [row for row in rows if everything or row["origin"] != DEFAULT]

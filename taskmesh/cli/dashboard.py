@@ -45,6 +45,9 @@ def dashboard(
     """Show a hub's mesh in browsers, as a program of its own, with an operator's session.
 
     Open the address that it prints. It needs `pip install 'taskmesh[dashboard]'`.
+
+    Example:
+        taskmesh dashboard --http 127.0.0.1:5581 --allow cancel,stack
     """
     from taskmesh.hosting.dashboard_process import check_extra
 

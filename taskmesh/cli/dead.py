@@ -72,7 +72,11 @@ class Choice:
 
 @hub_command
 def show_all(reach: Reach, out: Output, *, choice: Choice, limit: Most = 100) -> None:
-    """List dead letters, the newest first."""
+    """List dead letters, the newest first.
+
+    Example:
+        taskmesh dead list --error TimeoutError --limit 20
+    """
     rows = choice.rows(reach.query)[:limit]
     for row in rows:
         row["ended"] = time_of_day(row["ended"])
@@ -81,7 +85,11 @@ def show_all(reach: Reach, out: Output, *, choice: Choice, limit: Most = 100) ->
 
 @hub_command
 def show(reach: Reach, out: Output, task_id: TaskId) -> None:
-    """Show a dead letter: how its last attempt failed, and the last output of that."""
+    """Show a dead letter: how its last attempt failed, and the last output of that.
+
+    Example:
+        taskmesh dead show 084a60bcc72ce7810000000000000001
+    """
     found = reach.query("dead-letter", task_id)
     what = ": ".join(filter(None, (found["type"] or found["kind"], found["text"])))
     lines = [
@@ -104,7 +112,11 @@ def replay(
     limit: Most = 10_000,
     every: All = False,
 ) -> None:
-    """Submit the calls of dead letters again, as a client; `taskmesh result` fetches the results."""
+    """Submit the calls of dead letters again, as a client; `taskmesh result` fetches the results.
+
+    Example:
+        taskmesh dead replay --since 2026-12-01T09:00
+    """
     from taskmesh.client.submitter import client_of
     from taskmesh.mesh import Mesh
 
@@ -152,7 +164,9 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
     kind = spec.kind
     if kind == FIRING:
         kind, (_, payload) = CALL, split_tick(payload)
-    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=max(spec.keep, DETACHED_KEEP))
+    keep = max(spec.keep, DETACHED_KEEP)
+    # No source: who has mended the module runs the letter again with another one on purpose.
+    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=keep, source="")
     again = OpenRun(
         client.table, spec_number(spec), spec, client.new_group(), run.key or f"dead letter {letter.value}"
     )
@@ -162,7 +176,11 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
 
 @hub_command
 def purge(reach: Reach, out: Output, ids: Ids = None, *, choice: Choice, every: All = False) -> None:
-    """Forget dead letters."""
+    """Forget dead letters.
+
+    Example:
+        taskmesh dead purge 084a60bcc72ce7810000000000000001
+    """
     chosen = choice.ids(reach.query, ids, every=every)
     with reach.session() as hub:
         told = [hub.command("dead-purge", task_id, reach.timeout) for task_id in chosen]

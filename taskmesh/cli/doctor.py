@@ -124,20 +124,16 @@ class Checkup:
         """Look whether a task for the queue with the tags would run."""
         from taskmesh.hub.machine.views import queue_views
 
-        wanted = queue_views.wanted(self.queue, self.tags)
         serving = [
-            pool
+            (pool["pool"], pool["state"])
             for pool in self.status["pools"]
             if self.queue in pool["queues"] and self.tags <= set(pool["tags"])
         ]
-        if not serving:
-            tags = f" --tags {','.join(sorted(self.tags))}" if self.tags else ""
-            start = f"taskmesh worker --queues {self.queue}{tags}"
-            raise TaskMeshError(f"no pool serves {wanted}: {start}")
-        ready = [pool["pool"] for pool in serving if pool["state"] == "ready"]
-        if not ready:
-            states = ", ".join(f"{pool['pool']} is {pool['state']}" for pool in serving)
-            raise TaskMeshError(f"no pool that serves {wanted} takes work: {states}: taskmesh pool list")
+        wanted = queue_views.wanted(self.queue, self.tags)
+        refusal = queue_views.refusal(self.queue, self.tags, serving)
+        if refusal:
+            raise TaskMeshError(f"{wanted}: {refusal}")
+        ready = [pool for pool, state in serving if state == "ready"]
         return f"one for {wanted} would run at {', '.join(ready[:5])}"
 
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
@@ -160,6 +156,9 @@ def doctor(
     """Check this machine, the settings, the keys, the journal and the hub, and say what to do.
 
     Exit code 0: all is well; 1: something is not.
+
+    Example:
+        taskmesh doctor --queue gpu
     """
     checkup = Checkup(reach, queue, frozenset(filter(None, tags.split(","))))
     failed = False

@@ -63,7 +63,11 @@ def new(
         typer.Option("--mesh", metavar="FILE", help="A worker's mesh.secret; without it a new one is made."),
     ] = None,
 ) -> None:
-    """Make a pair of keys for each role, in a directory that only you can read."""
+    """Make a pair of keys for each role, in a directory that only you can read.
+
+    Example:
+        taskmesh keys new hub client --keys keys
+    """
     from taskmesh.security.keys import HUB, ROLES
 
     wanted = [known(role, among=ROLES) for role in dict.fromkeys(roles)]
@@ -85,7 +89,11 @@ def authorize(
     name: Name,
     public: Annotated[Path, typer.Argument(metavar="FILE", help="The public key, as ROLE.public.")],
 ) -> None:
-    """Authorize a key; a running hub accepts it within a second."""
+    """Authorize a key; a running hub accepts it within a second.
+
+    Example:
+        taskmesh keys authorize client ann client.public --keys keys
+    """
     from taskmesh.security.key_files import keys_in
     from taskmesh.security.keys import PEERS
 
@@ -100,7 +108,11 @@ def revoke(
     role: Role,
     name: Name,
 ) -> None:
-    """Revoke a key; a running hub closes its links within five seconds."""
+    """Revoke a key; a running hub closes its links within five seconds.
+
+    Example:
+        taskmesh keys revoke client ann --keys keys
+    """
     from taskmesh.security.keys import PEERS
 
     folder.revoke(known(role, among=PEERS), name)
@@ -118,7 +130,11 @@ def rotate(
         typer.Option("--end", help="Remove the former key from ROLE.public, once everybody has the new one."),
     ] = False,
 ) -> None:
-    """Replace a secret key. ROLE.public then holds both; pass it on before programs start again."""
+    """Replace a secret key. ROLE.public then holds both; pass it on before programs start again.
+
+    Example:
+        taskmesh keys rotate client --keys keys
+    """
     from taskmesh.security.keys import HUB, MESH, ROLES
 
     known(role, among=(*ROLES, MESH))
@@ -131,7 +147,11 @@ def rotate(
 
 @folder_command
 def show(folder: KeyFolder, out: Output) -> None:
-    """List the public keys of this directory, the hub's, and the keys that the hub has authorized."""
+    """List the public keys of this directory, the hub's, and the keys that the hub has authorized.
+
+    Example:
+        taskmesh keys show --keys keys
+    """
     from taskmesh.security.keys import listing
 
     out.rows(list(listing(folder)), COLUMNS, "no keys: `taskmesh keys new ROLE` makes them")

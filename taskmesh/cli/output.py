@@ -28,10 +28,15 @@ class Output:
 
     Results must arrive: `value` and `rows` raise Unprintable if stdout does not take them. All else is
     printed if possible: a hub does not end because its log is full.
+
+    Args:
+        as_json: each line is an object.
+        is_log: the lines are those of a program that runs until it is stopped: each has the time.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, is_log: bool = False) -> None:
         self.as_json = as_json
+        self.is_log = is_log
         self._stdout, self._stderr = sys.stdout, sys.stderr  # None where one is closed: 2>&-
 
     def value(self, value: object, text: str | Callable[[Any], str]) -> None:
@@ -56,24 +61,36 @@ class Output:
 
     def ready(self, program: str, text: str, fields: Mapping[str, object]) -> None:
         """Print the one line on stdout of a program that runs."""
-        line = encoded({"event": "ready", "time": time_of_day(), **fields, "pid": os.getpid()})
-        self._say(self._stdout, line if self.as_json else f"taskmesh {program}: ready: {text}")
+        self._event(self._stdout, "ready", f"{program} ready: {text}", {**fields, "pid": os.getpid()})
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
-        """Print an event of a running program on stderr; control characters in `keep` are not escaped."""
-        event = {"event": kind, "time": time_of_day(), **fields}
-        self._say(self._stderr, encoded(event) if self.as_json else f"taskmesh: {printable(text, keep)}")
+        """Print an event on stderr; control characters in `keep` are not escaped."""
+        self._event(self._stderr, kind, printable(text, keep), fields)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
-        if self.as_json:
-            fields = {"type": type(error).__name__, "message": rendered(error, str), **(details or {})}
-            self._say(self._stdout, encoded({"error": fields}))
-        else:
-            self.text(f"taskmesh: {rendered(error, str)}")
+        told = rendered(error, str)
+        if not self.as_json:
+            self._event(self._stderr, "error", printable(told, keep="\n\t").rstrip(), {})
+            return
+        fields = {"type": type(error).__name__, "message": told, **(details or {})}
+        event = {"event": "error", "time": time_of_day()} if self.is_log else {}
+        self._say(self._stdout, encoded({**event, "error": fields}))
 
     def text(self, text: str) -> None:
-        """Print text for people on stderr."""
-        self._say(self._stderr, printable(text, keep="\n\t").rstrip())
+        """Print text for people on stderr; with JSON it is an event, too."""
+        told = printable(text, keep="\n\t").rstrip()
+        if self.as_json:
+            self._event(self._stderr, "note", told, {"text": told})
+        else:
+            self._say(self._stderr, told)
+
+    def _event(self, stream: TextIO | None, kind: str, text: str, fields: Mapping[str, object]) -> None:
+        now = time_of_day()
+        if self.as_json:
+            line = encoded({"event": kind, "time": now, **fields})
+        else:
+            line = f"taskmesh: {now} {text}" if self.is_log else f"taskmesh: {text}"
+        self._say(stream, line)
 
     def _table(self, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
         if self._stdout is not None and self._stdout.isatty():

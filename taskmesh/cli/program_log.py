@@ -52,8 +52,7 @@ class ProgramLog:
         if trace:
             shown["traceback"] = trace
             line = "\n".join([line, *map(printable, trace.splitlines())])
-        at = time_of_day()
-        self._out.news(kind, f"{at} {line}", {"time": at, "level": rank, **shown}, keep="\n")
+        self._out.news(kind, line, {"level": rank, **shown}, keep="\n")
 
 
 class EventStream(io.TextIOBase):

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from taskmesh.cli.command import FAILED, command
+from taskmesh.cli.command import FAILED, PlainCommand, command
 from taskmesh.cli.output import Output
 from taskmesh.cli.program_log import LEVELS, ProgramLog
 from taskmesh.errors import TaskMeshError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from taskmesh.system.loop import Loop
 
 OF_HUBS = ("bind", "http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict")
-OF_POOLS = ("concurrency", "queues", "tags", "grace", "middleware")
+OF_POOLS = ("concurrency", "queues", "tags", "grace", "middleware", "only_registered")
 
 
 def known_level(level: str) -> str:
@@ -39,6 +38,7 @@ LogLevel = Annotated[
     str,
     typer.Option(
         metavar="LEVEL",
+        envvar="TASKMESH_LOG_LEVEL",
         help="debug (with the tracebacks of tasks that fail), info, warning or error.",
         callback=known_level,
     ),
@@ -60,11 +60,15 @@ def up(
         bool, typer.Option("--dashboard", help="Show the mesh in browsers, see `taskmesh dashboard`.")
     ] = False,
 ) -> None:
-    """Run a hub and a pool in one process, enough for a single machine."""
+    """Run a hub and a pool in one process, enough for a single machine.
+
+    Example:
+        taskmesh up --concurrency 4 --journal tasks.db
+    """
     from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
 
     use_current_directory()
-    check_modules((*(modules or ()), *modules_of(config.pool.middleware)))
+    check_modules((*(modules or ()), *config.pool.only_registered, *modules_of(config.pool.middleware)))
     from taskmesh.hosting.local_pool import LocalPool
 
     def start_pool(loop: Loop, hub: EmbeddedHub) -> LocalPool:
@@ -97,7 +101,11 @@ def _start_dashboard(out: Output, loop: Loop, hub: EmbeddedHub) -> DashboardProc
 
 @command(*OF_HUBS, lasting=True)
 def hub(config: Config, out: Output, *, log_level: LogLevel = "info") -> None:
-    """Run a hub: it accepts tasks from clients, hands them to pools, and records the state of each."""
+    """Run a hub: it accepts tasks from clients, hands them to pools, and records the state of each.
+
+    Example:
+        taskmesh hub --bind tcp://127.0.0.1:5550 --journal tasks.db
+    """
     _serve(out, config, log_level)
 
 
@@ -125,8 +133,8 @@ def plural(slots: int) -> str:
     return f"{slots} slot{'s' if slots != 1 else ''}"
 
 
-class WorkerCommand(TyperCommand):
-    """The command `worker`: its option --only-registered takes all words up to the next option."""
+class WorkerCommand(PlainCommand):
+    """A command that runs a pool: its option --only-registered takes all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, spread(args, "--only-registered"))
@@ -144,9 +152,7 @@ def spread(words: Sequence[str], option: str) -> list[str]:
     return found
 
 
-@command(
-    "address", *OF_POOLS, "http", "http_token_file", "only_registered", "slot_user", "keys", lasting=True
-)
+@command("address", *OF_POOLS, "http", "http_token_file", "slot_user", "keys", lasting=True)
 def worker(
     config: Config,
     out: Output,
@@ -162,6 +168,9 @@ def worker(
     The current directory is on the module search path of the tasks. SIGTERM, Ctrl-C or a terminal that closes
     drains: tasks that have not started go back to the hub uncharged, running ones have --grace seconds.
     A second SIGTERM or Ctrl-C ends it at once.
+
+    Example:
+        taskmesh worker --queues default,gpu --concurrency 2
     """
     from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
 
@@ -211,7 +220,11 @@ def health(
     out: Output,
     probe: Annotated[Probe, typer.Argument(help="The probe to ask for.")] = Probe.ready,
 ) -> None:
-    """Ask the side port of a hub or worker if it is live, ready or started; exit code 1 if it is not."""
+    """Ask the side port of a hub or worker if it is live, ready or started; exit code 1 if it is not.
+
+    Example:
+        taskmesh health ready --http 127.0.0.1:5580
+    """
     status, text = side.ask("GET", PROBES[probe])
     good = status == 200
     out.value({"probe": probe.value, "ok": good, "message": text}, text)

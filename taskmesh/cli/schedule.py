@@ -19,7 +19,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name."
 
 @hub_command
 def list_schedules(reach: Reach, out: Output) -> None:
-    """List the schedules, with the next time and the counts of each."""
+    """List the schedules, with the next time and the counts of each.
+
+    Example:
+        taskmesh schedule list
+    """
     out.rows(
         reach.query("schedules"), COLUMNS, "no schedules: write @task(schedule=...), or use `schedule put`"
     )
@@ -32,7 +36,11 @@ def next_ticks(
     name: Name,
     count: Annotated[int, typer.Argument(metavar="N", min=1, max=1000, help="Number of times.")] = 10,
 ) -> None:
-    """Show the next times of a schedule, in UTC."""
+    """Show the next times of a schedule, in UTC.
+
+    Example:
+        taskmesh schedule next nightly 3
+    """
     out.value(reach.query("ticks", name, count), lambda ticks: "\n".join(ticks) or "it does not run any more")
 
 
@@ -53,7 +61,11 @@ def put(
         str, typer.Option(metavar="RULE", help="Missed times to make up for: latest or none.")
     ] = "latest",
 ) -> None:
-    """Have a hub run a function by the clock, in place of a schedule of the same name."""
+    """Have a hub run a function by the clock, in place of a schedule of the same name.
+
+    Example:
+        taskmesh schedule put nightly math:hypot 3 4 --when '0 3 * * *' --tz Europe/Berlin
+    """
     from taskmesh.mesh import Mesh
     from taskmesh.pool.modules import use_current_directory
     from taskmesh.schedule import Schedule
@@ -70,25 +82,41 @@ def put(
 
 @hub_command
 def pause(reach: Reach, out: Output, name: Name) -> None:
-    """Pause a schedule; times that pass meanwhile do not count as missed."""
+    """Pause a schedule; times that pass meanwhile do not count as missed.
+
+    Example:
+        taskmesh schedule pause nightly
+    """
     out.value(reach.command("schedule-pause", name), f"paused {printable(name)}")
 
 
 @hub_command
 def resume(reach: Reach, out: Output, name: Name) -> None:
-    """Let a paused schedule run again."""
+    """Let a paused schedule run again.
+
+    Example:
+        taskmesh schedule resume nightly
+    """
     out.value(reach.command("schedule-resume", name), f"resumed {printable(name)}")
 
 
 @hub_command
 def remove(reach: Reach, out: Output, name: Name) -> None:
-    """Remove a schedule; a run that has begun continues."""
+    """Remove a schedule; a run that has begun continues.
+
+    Example:
+        taskmesh schedule remove nightly
+    """
     out.value(reach.command("schedule-remove", name), f"removed {printable(name)}")
 
 
 @hub_command
 def run(reach: Reach, out: Output, name: Name) -> None:
-    """Run the call of a schedule now, whatever its times and rules."""
+    """Run the call of a schedule now, whatever its times and rules.
+
+    Example:
+        taskmesh schedule run nightly
+    """
     out.value(reach.command("schedule-run", name), lambda found: f"task {found['task_id']}")
 
 

@@ -39,7 +39,11 @@ def cancel(
         str, typer.Option(metavar="USER", help="All tasks submitted with this key, such as client:ann.")
     ] = "",
 ) -> None:
-    """Cancel a task, running or not, or all tasks of a client or of a key."""
+    """Cancel a task, running or not, or all tasks of a client or of a key.
+
+    Example:
+        taskmesh cancel 084a60bcc72ce7810000000000000001
+    """
     given = {"cancel": task, "cancel-client": client, "cancel-key": key}
     named = [(verb, target) for verb, target in given.items() if target]
     if len(named) != 1:
@@ -52,7 +56,11 @@ def cancel(
 
 @hub_command
 def stack(reach: Reach, out: Output, task: TaskId) -> None:
-    """Show where a running task is in its code: the stacks of its process's threads. It goes on unharmed."""
+    """Show where a running task is in its code: the stacks of its process's threads. It goes on unharmed.
+
+    Example:
+        taskmesh stack 084a60bcc72ce7810000000000000001
+    """
     from taskmesh.messages.runs import STACK
 
     with reach.session() as hub:
@@ -95,6 +103,9 @@ def drain(
     """Let a pool finish its running tasks, return the others to the hub, and end. Print the pools that do.
 
     The pods of a Kubernetes Deployment are pools of its name: take the idlest away, and no busy pod ends.
+
+    Example:
+        taskmesh drain gpu-1 --wait 600
     """
     if pool:
         left = _drain_through_hub(reach, out, pool, idlest, wait)
@@ -160,27 +171,43 @@ def _seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
 
 @hub_command
 def list_pools(reach: Reach, out: Output) -> None:
-    """List the pools that the hub has a session with."""
+    """List the pools that the hub has a session with.
+
+    Example:
+        taskmesh pool list
+    """
     out.rows(reach.query("pools"), POOL_COLUMNS, NO_POOLS)
 
 
 @hub_command
 def pause(reach: Reach, out: Output, pool: Pool) -> None:
-    """Give a pool no new work; its running tasks continue."""
+    """Give a pool no new work; its running tasks continue.
+
+    Example:
+        taskmesh pool pause gpu-1
+    """
     rows = reach.command("pause", pool)
     out.value(rows, lambda rows: "\n".join(f"paused {row['pool']}" for row in rows) or NO_POOLS)
 
 
 @hub_command
 def resume(reach: Reach, out: Output, pool: Pool) -> None:
-    """Let a paused pool take work again."""
+    """Let a paused pool take work again.
+
+    Example:
+        taskmesh pool resume all
+    """
     rows = reach.command("resume", pool)
     out.value(rows, lambda rows: "\n".join(f"resumed {row['pool']}" for row in rows) or NO_POOLS)
 
 
 @hub_command
 def list_limits(reach: Reach, out: Output) -> None:
-    """List limits: what each allows, and how many tasks run, started in its window, and wait."""
+    """List limits: what each allows, and how many tasks run, started in its window, and wait.
+
+    Example:
+        taskmesh limits list
+    """
     out.rows(reach.query("limits"), LIMIT_COLUMNS, "no limits: no task has had one")
 
 
@@ -193,14 +220,22 @@ def set_limit(
         str, typer.Argument(metavar="RATE_OR_N", help="A rate such as 50/s or 600/m, or tasks at a time.")
     ],
 ) -> None:
-    """Set a limit; it goes before that of the code until `unset`, or until the hub ends."""
+    """Set a limit; it goes before that of the code until `unset`, or until the hub ends.
+
+    Example:
+        taskmesh limits set api 50/s
+    """
     found = reach.command("limit", f"{name}:{rule}")
     out.value(found, f"limit {printable(name)} is {found['rule']}")
 
 
 @hub_command
 def unset_limit(reach: Reach, out: Output, name: Limit) -> None:
-    """Leave a limit to the code again."""
+    """Leave a limit to the code again.
+
+    Example:
+        taskmesh limits unset api
+    """
     found = reach.command("unlimit", name)
     out.value(found, f"limit {printable(name)} is {found['rule'] or 'not stated by any task'}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from taskmesh.cli.command import command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.hub.machine.figures.functions import Bytes
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -47,7 +48,11 @@ def store_of(config: Config) -> JournalStore:
 
 @command("journal", "journal_file", "strict", subject=store_of)
 def status(journal: JournalStore, out: Output) -> None:
-    """Show where the journal is, what it holds, and what that survives."""
+    """Show where the journal is, what it holds, and what that survives.
+
+    Example:
+        taskmesh store status --journal tasks.db
+    """
     from taskmesh.hub.journal.store import JournalUnavailable
 
     with closing(journal):
@@ -89,7 +94,7 @@ def in_words(found: dict[str, Any]) -> str:
         [
             f"journal:   {found['where']}, opened {found['epoch']:,} times, transaction {found['number']:,}",
             f"holds:     {holds}, {found['tasks']:,} tasks that are not over",
-            f"takes:     {found['bytes']:,} bytes, {found['disk_bytes']:,} on disk",
+            f"takes:     {Bytes(found['bytes'])}, {Bytes(found['disk_bytes'])} on disk",
             f"survives:  {found['survives']}",
         ]
     )

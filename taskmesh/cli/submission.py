@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
@@ -107,7 +108,11 @@ def submit(
         ),
     ] = None,
 ) -> None:
-    """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
+    """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash.
+
+    Example:
+        taskmesh submit math:hypot 3 4 --retries 2
+    """
     from taskmesh.mesh import Mesh
     from taskmesh.pool.modules import use_current_directory
 
@@ -136,7 +141,11 @@ def result(
         float, typer.Option(metavar="SECONDS", min=0, max=LONGEST_TASK, help="How long to wait for its end.")
     ] = 0.0,
 ) -> None:
-    """Print the result of a task by its id: of one on its way, or one whose outcome is kept."""
+    """Print the result of a task by its id: of one on its way, or one whose outcome is kept.
+
+    Example:
+        taskmesh result 084a60bcc72ce7810000000000000001 --wait 60
+    """
     from taskmesh.mesh import Mesh
 
     with Mesh(config=config) as mesh:
@@ -156,7 +165,11 @@ def fulfil(
         str, typer.Option(metavar="TEXT", help="Let it fail, with this as the error's text.")
     ] = "",
 ) -> None:
-    """Give a promise its value; exit code 1 if somebody has done so before: the first one counts."""
+    """Give a promise its value; exit code 1 if somebody has done so before: the first one counts.
+
+    Example:
+        taskmesh fulfil payment-17 true
+    """
     from taskmesh.mesh import Mesh
 
     failure = RuntimeError(error) if error else None
@@ -209,15 +222,15 @@ def _print_reason(future: TaskFuture[Any], mesh: Mesh, out: Output, former: obje
     try:
         answer = client_of(mesh).open().query("task", future.task_id, timeout=ANSWER_S)
     except HubUnreachable:
-        answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
+        answer = {"state": "unreachable", "why": "the hub does not answer"}
     except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again
         return former
     found = cast("dict[str, Any]", answer)
     state, why = found["state"], found["why"]
-    # A WAITING task's reason counts seconds down: its attempt shows whether it is another wait.
-    now = (state, found["attempt"] if state == "WAITING" else why)
-    waits = state in ("QUEUED", "WAITING", "SENT", "UNKNOWN")
-    if now == former or state == "FINISHED" or not (waits or former):
+    # Reasons count seconds and places down: the attempt shows whether it is another wait.
+    now = (state, found.get("attempt"), re.sub(r"[\d.,]+", "", why))
+    waits = state in ("queued", "unreachable")
+    if now == former or not (waits or (former and state == "running")):
         return former
     out.news("waiting" if waits else "started", f"task {future.task_id}: {why}", {"state": state, "why": why})
     return now

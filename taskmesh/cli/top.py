@@ -91,6 +91,9 @@ def top(
     """Watch what runs, waits and fails. Keys: 1-4 one part, 0 all, s sort, p pause, q quit.
 
     Where stdout is no terminal, a frame is printed after each interval.
+
+    Example:
+        taskmesh top --interval 5 --sort errors
     """
     from rich.console import Console
 
@@ -177,7 +180,7 @@ def frame(screen: Screen, width: int, height: int) -> RenderableType:
     head = [Text(line, style="bold red") for line in verdicts]
     if screen.trouble:
         head.insert(0, Text(f"the hub does not answer: {screen.trouble}", style="bold white on red"))
-    states = ", ".join(f"{count:,} {name.lower()}" for name, count in status["tasks"].items() if count)
+    states = ", ".join(f"{count:,} {name}" for name, count in status["tasks"].items() if count)
     rate = f"{screen.rates.get('', 0.0):,.0f}/s"
     paused = "; paused" if screen.paused else ""
     head.append(Text(f"{status['finished']:,} finished, {rate}; {states or 'nothing on its way'}{paused}"))

@@ -10,7 +10,7 @@ import typer
 
 from taskmesh.cli.command import EVERYTHING, Reach, TaskId, hub_command
 from taskmesh.cli.output import Output, encoded, time_of_day
-from taskmesh.hub.machine.figures.functions import duration
+from taskmesh.hub.machine.figures.functions import Bytes, duration
 
 MOST_LINES = 1_000
 SHOWN_FUNCTIONS = 10
@@ -20,7 +20,11 @@ COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool", "seconds")
 
 @hub_command
 def status(reach: Reach, out: Output) -> None:
-    """Show the number of tasks in each state, and the pools and clients."""
+    """Show the number of tasks in each state, and the pools and clients.
+
+    Example:
+        taskmesh status --json
+    """
     out.value(reach.query("status"), summary)
 
 
@@ -33,12 +37,16 @@ def tasks(
         str,
         typer.Option(
             metavar="STATE",
-            help="Only tasks in this state: queued, sent, running; or the latest that failed or succeeded.",
+            help="Only those in this state: queued, running; or the latest succeeded, failed, cancelled.",
         ),
     ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
-    """List tasks that have not ended, or the latest that have."""
+    """List tasks that have not ended, or the latest that have.
+
+    Example:
+        taskmesh tasks --state running --limit 20
+    """
     from taskmesh.hub.machine.views.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
@@ -57,6 +65,9 @@ def timeline(reach: Reach, out: Output) -> None:
     """Print what ran when in which slot, as JSON for https://ui.perfetto.dev and chrome://tracing.
 
     It has the latest 1,000 reports of successes, what succeeded together as one bar, and 1,000 failures.
+
+    Example:
+        taskmesh timeline > ends.json
     """
     succeeded, failed = (reach.query("tasks", state) for state in ("succeeded", "failed"))
     out.value({"traceEvents": trace_events(succeeded, failed)}, encoded)
@@ -93,7 +104,11 @@ def trace_events(succeeded: list[dict[str, Any]], failed: list[dict[str, Any]]) 
 
 @hub_command
 def explain(reach: Reach, out: Output, task: TaskId) -> None:
-    """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
+    """Explain why a task waits, which pool has it, how it has ended, and how its earlier attempts did.
+
+    Example:
+        taskmesh explain 084a60bcc72ce7810000000000000001
+    """
     out.value(reach.query("task", task), explanation)
 
 
@@ -105,7 +120,11 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until you interrupt it.")] = False,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Begin with so many.")] = 100,
 ) -> None:
-    """Show what has happened lately: pools that came and went, failures, refusals, schedules."""
+    """Show what has happened lately: pools that came and went, failures, refusals, schedules.
+
+    Example:
+        taskmesh events --follow
+    """
     before = 0
     for event in numbered(reach, "events", "", limit, follow=follow):
         if before and event["number"] > before + 1:
@@ -154,7 +173,11 @@ def logs(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
 ) -> None:
-    """Show what a task has logged: the last 1,000 lines, while the hub has them."""
+    """Show what a task has logged: the last 1,000 lines, while the hub has them.
+
+    Example:
+        taskmesh logs 084a60bcc72ce7810000000000000001 --follow
+    """
     for line in numbered(reach, "logs", f"{task} ", MOST_LINES, follow=follow):
         out.value({"task_id": task, **line}, log_line)
 
@@ -172,7 +195,11 @@ def errors(
         str, typer.Argument(metavar="[TEXT]", help="Only of functions, types or places with it.")
     ] = "",
 ) -> None:
-    """Show how tasks have failed, in groups: one function, one kind of error, one place in the code."""
+    """Show how tasks have failed, in groups: one function, one kind of error, one place in the code.
+
+    Example:
+        taskmesh errors ValueError
+    """
     out.value(reach.query("errors", wanted), error_groups)
 
 
@@ -195,7 +222,7 @@ def error_groups(found: dict[str, Any]) -> str:
 
 def summary(found: dict[str, Any]) -> str:
     """Return the status for people."""
-    states = ", ".join(f"{count} {name.lower()}" for name, count in found["tasks"].items() if count) or "none"
+    states = ", ".join(f"{count} {name}" for name, count in found["tasks"].items() if count) or "none"
     ended = [f"{count} {name}" for name, count in found.get("ended", {}).items() if count]
     ends = f" ({', '.join(ended)})" if ended else ""
     there = found["pools"]
@@ -233,7 +260,7 @@ def sink_line(sink: dict[str, Any]) -> str:
     full = "; it is full: tasks whose outcomes go there wait" if sink["full"] else ""
     return (
         f"sink {sink['sink']}: {sink['waiting']} outcomes wait, {sink['consumers']} consumers have "
-        f"{sink['unacknowledged']} unacknowledged ({sink['bytes']:,} bytes in all){full}"
+        f"{sink['unacknowledged']} unacknowledged ({Bytes(sink['bytes'])} in all){full}"
     )
 
 
@@ -241,14 +268,15 @@ def journal_line(journal: dict[str, Any]) -> str:
     """Return how the hub's journal is, for people."""
     why = f" ({journal['why']})" if journal["why"] else ""
     full = "; it takes no more durable tasks" if journal["full"] else ""
-    waiting = f"{journal['waiting']} changes ({journal['waiting_bytes']:,} bytes) wait to be written"
+    waiting = f"{journal['waiting']} changes ({Bytes(journal['waiting_bytes'])}) wait to be written"
     return f"journal:  {journal['state']}{why}: {waiting}{full}"
 
 
 def explanation(found: dict[str, Any]) -> str:
     """Return why a task is where it is, for people."""
     about = f" ({found['name']}, queue {found['queue']})" if "name" in found else ""
-    lines = [f"task {found['task_id']}{about} is {found['state']}: {found['why']}"]
+    over = f"over: {found['state']} {time_of_day(found['ended'])}" if "ended" in found else found["state"]
+    lines = [f"task {found['task_id']}{about} is {over}: {found['why']}"]
     counts = [
         f"{found[key]} {word}"
         for key, word in (

@@ -1,12 +1,14 @@
-"""The mesh of `f.submit()`: the innermost one that is open in this context, else in this process."""
+"""The mesh of `f.submit()`: the innermost open one of this context or process, or the only one there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
-from taskmesh.errors import NoMesh
+from taskmesh.errors import ForkedMeshError, NoMesh
+from taskmesh.pool.slots.nested import in_slot
 
 if TYPE_CHECKING:
     from taskmesh.client.client import Client
@@ -19,6 +21,14 @@ _delivers: ContextVar[tuple[Callable[[], Submitter], Client] | None] = ContextVa
 """The mesh whose callback thread this is. The entry must not keep the mesh alive."""
 _everywhere: list[tuple[Submitter, Client]] = []
 """Meshes in the order they were entered, which threads find that were started inside the `with` block."""
+
+_made: WeakValueDictionary[int, Submitter] = WeakValueDictionary()
+"""All meshes of this process, by their ids: a notebook has `mesh = Mesh()` in a cell, and no `with` block."""
+
+
+def made(mesh: Submitter) -> None:
+    """Have a new mesh found while it is the only one that is not closed."""
+    _made[id(mesh)] = mesh
 
 
 def enter(mesh: Submitter, client: Client) -> None:
@@ -42,10 +52,10 @@ def leave(mesh: Submitter, client: Client) -> None:
 
 
 def current_mesh() -> Submitter:
-    """Return the innermost open mesh.
+    """Return the innermost open mesh, else the only one of the process.
 
     Raises:
-        NoMesh: there is none.
+        NoMesh: there is none, or more than one without a `with` block.
     """
     here = _here.get()
     if here:
@@ -60,4 +70,26 @@ def current_mesh() -> Submitter:
     for mesh, client in reversed(_everywhere):
         if not client.closed:
             return mesh
+    return _only_mesh()
+
+
+def _only_mesh() -> Submitter:
+    """Return the mesh of this process that no `with` block has entered, if there is one only.
+
+    In a slot, tasks have the mesh that runs them. A forked child cannot use what its parent has opened.
+    """
+    references = [] if in_slot() else _made.valuerefs()  # a copy: other threads make meshes, too
+    meshes = [mesh for reference in references if (mesh := reference()) is not None]
+    usable = [mesh for mesh in meshes if _is_usable(mesh._client)]
+    if len(usable) == 1:
+        return usable[0]
+    if usable:
+        raise NoMesh(
+            f"{len(usable)} meshes are open here, and none by `with`: call submit() of one of them, as in "
+            "mesh.submit(f, x), or close the others"
+        )
     raise NoMesh("no mesh is open here: submit inside `with Mesh() as mesh:`, or call mesh.submit()")
+
+
+def _is_usable(client: Client) -> bool:
+    return not (client.closed or isinstance(client.table.refusal, ForkedMeshError))

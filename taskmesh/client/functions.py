@@ -20,10 +20,10 @@ from taskmesh.messages.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
 from taskmesh.serialize.code import FunctionCodec, Trailers, unwrap
 from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.payload import check_size, dumps_filter
+from taskmesh.serialize.sources import REFERENCE, module_of, source_of
 from taskmesh.shm.blob import SMALL
 from taskmesh.system.clock import monotonic
 
-_BY_REFERENCE = b"R"
 _MOST_KEPT = 256
 _MOST_BYTES_KEPT = 16 << 20
 """Of encoded functions; the latest is kept whatever its size."""
@@ -192,7 +192,7 @@ class FunctionTable:
         self._result_codec = result_codec
         self._check = check
         self._group = group
-        self._kept: dict[tuple[bytes, str, TaskOptions], EncodedFunction] = {}
+        self._kept: dict[tuple[bytes, str, TaskOptions, str], EncodedFunction] = {}
 
     def run_for(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -250,7 +250,7 @@ class FunctionTable:
             own = encoded.options
             is_plain = own.key is None and own.by is None and cached.options.starts_at_once
             is_plain = is_plain and self.headers is None
-            if data.startswith(_BY_REFERENCE) and is_plain and id(fn) in self._cached:
+            if data.startswith(REFERENCE) and is_plain and id(fn) in self._cached:
                 self.ready[id(fn)] = encoded.call
         if self.headers is not None and (headers := self.headers()):
             return encoded.headed(), cached.options, (*trailers, headers)
@@ -278,7 +278,8 @@ class FunctionTable:
     def _encoded(self, fn: Callable[..., Any], data: bytes, options: TaskOptions) -> EncodedFunction:
         """Encode a function; equal ones made anew (methods, lambdas in a loop) share an encoding."""
         kept, name = self._kept, options.name or function_name(fn)
-        encoded = kept.get((data, name, options))
+        source = source_of(module) if (module := module_of(data)) else ""
+        encoded = kept.get((data, name, options, source))
         if encoded is None:
             check_size(data, self._limit, f"the function {name}, with what it refers to,")
             if len(data) >= _HEAVY and name not in _hinted and not self._codec.remembers(fn):
@@ -286,9 +287,9 @@ class FunctionTable:
                 _log.warning("%s", weight_hint(unwrap(fn), name, len(data)))
             if self._check is not None:
                 self._check(options)
-            spec = spec_of(data, options, name, self._result_codec)
+            spec = spec_of(data, options, name, self._result_codec, source)
             encoded = EncodedFunction(self._table, spec, options, self._group)
-            kept[data, name, options] = encoded
+            kept[data, name, options, source] = encoded
             while self._is_over_limit(len(data)):
                 try:
                     kept.pop(next(iter(kept)), None)
@@ -307,8 +308,10 @@ class FunctionTable:
         return sum(len(data) for data, *_ in tuple(self._kept)) > _MOST_BYTES_KEPT
 
 
-def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -> Spec:
+def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE, source: str = "") -> Spec:
     """Return what all calls of a function, given as its bytes, with these options share.
+
+    `source` is that of its module, as `source_of` gives it.
 
     Raises:
         SerializationError: an exception class in Retry(on=, never=) cannot be pickled.
@@ -342,6 +345,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         sink=options.sink,
         log_level=max(1, logging.getLogger().level),
         stream_logs=options.stream_logs,
+        source=source,
     )
 
 

@@ -201,7 +201,7 @@ class PendingTable:
             raise QueueFull(
                 f"{len(self.unresolved)} tasks of {limits.max_pending} and {self.weight} bytes of "
                 f"{limits.max_bytes} are pending (client.max_pending, client.max_bytes): in an event loop "
-                "use `await mesh.asubmit()`, which waits for room"
+                "use `await mesh.call()`, or `await mesh.asubmit()` for the future, which wait for room"
             )
         self._wait(lambda: not self._is_full(), None)
 

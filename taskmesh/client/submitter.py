@@ -143,13 +143,15 @@ class Submitter:
     async def asubmit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
 
     async def asubmit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Submit as `submit` does, and wait for room without blocking the event loop.
+        """Submit as `submit` does and return the task's future, not its result; `call` returns the result.
 
-        The future that it returns can be awaited in turn: `await (await mesh.asubmit(f, 1))`.
+        It waits for the mesh to open and for room in the pending table, without blocking the event loop.
         """
         loop = running_loop()
         if loop is None:
-            raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
+            raise RuntimeError(
+                "call() and asubmit() are awaited in an asyncio event loop; elsewhere use submit()"
+            )
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
         with self.around(fn) as call:
@@ -166,6 +168,24 @@ class Submitter:
                     continue  # somebody was faster
                 call.id = future.task_id
                 return future
+
+    @overload
+    async def call(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def call(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    async def call(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `fn(*args, **kwargs)` as a task and return its result: `y = await mesh.call(f, x)`.
+
+        It waits without blocking the event loop. If it is cancelled, so is the task.
+
+        Raises:
+            BaseException: the task's own error; or as `submit`, but for QueueFull: it waits for room.
+        """
+        return await (await self.asubmit(fn, *args, **kwargs))
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -133,7 +133,7 @@ class PeekSlot(msgspec.Struct):
     slot: int
 
 
-class ShowStack(msgspec.Struct):
+class AskSlotStack(msgspec.Struct):
     """Find out where a slot's task is in its code; SlotReported with a line of its log follows.
 
     Attributes:
@@ -204,7 +204,7 @@ PoolAction = (
     | HandOver
     | RecallSlot
     | PeekSlot
-    | ShowStack
+    | AskSlotStack
     | AnswerSlot
     | CancelSlot
     | KillSlot

@@ -26,6 +26,7 @@ _LATER: Final = tuple(
         "headers",
         "log_level",
         "stream_logs",
+        "source",
     }
 )
 """Defaults of the fields at the end that the first versions did not have."""

@@ -13,6 +13,7 @@ from taskmesh.hub.file_limit import FileLimit, file_budget, socket_limit
 from taskmesh.hub.journal.journal import HubJournal
 from taskmesh.hub.lanes import LanePorts
 from taskmesh.hub.machine import owners
+from taskmesh.hub.machine.figures.functions import Bytes
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.memory_limit import MemoryLimit
 from taskmesh.hub.settings import hub_settings, new_epoch, payload_bytes
@@ -95,18 +96,19 @@ def affordable(config: Config, record: Record) -> HubSettings:
     record(
         "memory",
         {
-            "limit": memory_limit(),
-            "max_bytes": payload_bytes(config),
-            "calls": settings.max_bytes,
-            "results": settings.result_bytes,
-            "max_payload": settings.max_payload,
-            "each_client": settings.client_max_bytes,
+            "limit": Bytes(memory_limit()),
+            "max_bytes": Bytes(payload_bytes(config)),
+            "calls": Bytes(settings.max_bytes),
+            "results": Bytes(settings.result_bytes),
+            "max_payload": Bytes(settings.max_payload),
+            "each_client": Bytes(settings.client_max_bytes),
         },
     )
     asked = config.client.max_bytes
     if asked > settings.client_max_bytes and asked != ClientConfig().max_bytes:
         text = "lower client.max_bytes, raise hub.max_bytes, or give the hub more memory"
-        record("limits", {"client_max_bytes": settings.client_max_bytes, "asked": asked, "text": text})
+        granted = Bytes(settings.client_max_bytes)
+        record("limits", {"client_max_bytes": granted, "asked": Bytes(asked), "text": text})
     return settings
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
+from taskmesh.hub.machine.figures.functions import Bytes
 from taskmesh.system.cgroups import memory_limit
 
 SHARE = 0.75
@@ -53,7 +54,9 @@ class MemoryLimit:
                 "all clients and pools were cut off and dial anew: their messages take too much memory. "
                 "Give the hub more, lower its pool.max_payload, or revoke the key of who sends so much"
             )
-            self._record("memory.short", {"resident": resident, "most": self._most, "text": text})
+            self._record(
+                "memory.short", {"resident": Bytes(resident), "most": Bytes(self._most), "text": text}
+            )
         self.deadline = now + min(LONGEST, max(SHORTEST, (self._most - resident) / FASTEST))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,10 +55,10 @@ def hub_families(machine: HubMachine, peer_errors: Mapping[str, int]) -> list[Fa
         for key, text in QUEUE_HELP.items()
     ]
     states = [({"state": each.value}, sum(lane.state is each for lane in lanes)) for each in LaneState]
-    transitions = [
-        ({"state": state.name.lower(), "cause": cause.name.lower()}, count)
-        for (state, cause), count in sorted(ledger.counts.items())
-    ]
+    happened: Counter[tuple[str, str]] = Counter()
+    for (state, cause), count in sorted(ledger.counts.items()):
+        happened[state.word, cause.name.lower()] += count
+    transitions = [({"state": word, "cause": cause}, count) for (word, cause), count in happened.items()]
     present = sum(session.present for session in clients.programs(hub))
     finished = ledger.accepted - sum(states_of(ledger).values())
     found += [

@@ -129,6 +129,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         headers: each call has its headers as its last argument.
         log_level: the level from which on its client takes what the tasks log; 0 for nothing.
         stream_logs: what they print goes to the client, too.
+        source: digest and path of the source of the function's module at the client; empty for none.
     """
 
     function: bytes
@@ -159,6 +160,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     headers: bool = False
     log_level: Counter = 0
     stream_logs: bool = False
+    source: Name = ""
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""

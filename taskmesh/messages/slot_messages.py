@@ -7,16 +7,18 @@ import msgspec
 from taskmesh.messages.runs import Amount, LaneRun, LogLine, Number, Payload, Spec
 
 
-class SlotTasks(msgspec.Struct, tag=80):
+class SlotTasks(msgspec.Struct, tag=80, omit_defaults=True):
     """Tasks for one slot, with serials from `first` on; `generation` is the byte that their tickets carry.
 
     None in a spec's place: no task that the slot has needs it any more, and it is to be forgotten.
+    `prints`: it is one task, and what the slot prints until its result is the task's log.
     """
 
     first: int
     generation: int
     specs: list[tuple[int, Spec | None]]
     runs: list[LaneRun]
+    prints: bool = False
 
 
 class SlotSegment(msgspec.Struct, array_like=True, gc=False):

@@ -75,7 +75,7 @@ class PoolShell(Shell[PoolMachine]):
         perform: dict[type, Callable[[Any], object]] = {
             act.HandOver: lambda action: host.hand_over(action.slot, action.message),
             act.PeekSlot: lambda action: host.peek(action.slot),
-            act.ShowStack: lambda action: host.show_stack(action.slot, action.serial),
+            act.AskSlotStack: lambda action: host.ask_stack(action.slot, action.serial),
             act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
             act.AnswerSlot: self._answer,
             act.StartSlot: lambda action: host.start(action.slot),

@@ -9,11 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import zmq
+
 from taskmesh.errors import KeysUnusable
 from taskmesh.security.keys import CLIENT, HUB, OPERATOR, WORKER, Admission, KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors, Record
-from taskmesh.sockets import Context, CurveServer, PeerUnreachable, Router, SocketOptions
+from taskmesh.sockets import (
+    Context,
+    CurveServer,
+    EventKind,
+    Monitor,
+    PeerUnreachable,
+    Router,
+    Socket,
+    SocketOptions,
+)
 from taskmesh.system.loop import Loop
 
 ZAP = "inproc://zeromq.zap.01"
@@ -24,6 +35,8 @@ DOMAINS = {
     CONTROL: frozenset({WORKER}),
 }
 """The roles that each socket admits. A lane admits one key alone."""
+KEYLESS = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+"""The code with which libzmq reports a handshake with a peer that uses no keys."""
 CHECK = 0.5
 """Seconds between two checks of the authorized keys."""
 CHECKS = 20
@@ -67,6 +80,19 @@ class ZapHandler:
         self._socket = Router(context, SocketOptions(router_mandatory=True))
         self._socket.bind(ZAP)
         loop.watch(self._socket.raw, self._answer)
+        self._monitors: list[Monitor] = []
+
+    def watch(self, socket: Socket, domain: str) -> None:
+        """Count and log those who dial a socket without keys: libzmq turns them away and asks nobody."""
+
+        def failed() -> None:
+            keyless = sum(event.value == KEYLESS for event in monitor.recv_many())
+            if keyless:
+                self._peer_errors.add("keys.denied", {"at": domain, "why": "it has shown no key"}, keyless)
+
+        monitor = socket.monitor(EventKind.HANDSHAKE_FAILED_PROTOCOL)
+        self._monitors.append(monitor)
+        self._loop.watch(monitor.raw, failed)
 
     def curve(self, domain: str) -> CurveServer:
         return CurveServer(self._pair.secret, domain)
@@ -146,5 +172,8 @@ class ZapHandler:
         self._peer_errors.add("keys.denied", fields)
 
     def close(self) -> None:
+        for monitor in self._monitors:
+            self._loop.unwatch(monitor.raw)
+            monitor.close()
         self._loop.unwatch(self._socket.raw)
         self._socket.close()

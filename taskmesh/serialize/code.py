@@ -24,6 +24,7 @@ from taskmesh.serialize.encoding import decode, encode
 from taskmesh.serialize.explanation import cannot_pickle, culprit, rebuild_remedy
 from taskmesh.serialize.fingerprint import Fingerprint
 from taskmesh.serialize.reducers import is_cached
+from taskmesh.serialize.sources import REFERENCE, look_at_imports
 from taskmesh.serialize.values import (
     MAIN,
     PASS,
@@ -37,7 +38,6 @@ from taskmesh.shm.files import Buffer
 
 Function = Callable[..., Any]
 
-_REFERENCE: Final = b"R"
 _PICKLE: Final = b"P"
 _FRAMED: Final = b"F"
 _CARRIED: Final = b"C"
@@ -79,7 +79,7 @@ def dump_function(fn: Function) -> bytes:
         return _FRAMED + msgspec.msgpack.encode((type(fn).__module__, values))
     reference = _reference(fn)
     if reference is not None:
-        return _REFERENCE + "\0".join(reference).encode()
+        return REFERENCE + "\0".join(reference).encode()
     return _PICKLE + _pickled(fn, None)
 
 
@@ -113,7 +113,7 @@ def load_function(data: bytes) -> Function:
             process may run; says why and what to do.
     """
     try:
-        if data[:1] == _REFERENCE:
+        if data[:1] == REFERENCE:
             module, _, name = data[1:].decode().partition("\0")
             _check_allowed(module, name)
             fn = _import(module, name)
@@ -350,12 +350,15 @@ def _found(module: str, name: str, fn: Any) -> bool:
 
 def _import(module: str, name: str) -> Any:
     where = f"the function {name} of module {module}"
+    is_new = module not in sys.modules
     try:
         obj: Any = importlib.import_module(module)
     except PASS:
         raise
     except BaseException as error:
         raise FunctionUnavailable(f"{where} is not available: {_import_problem(module, error)}") from error
+    if is_new:
+        look_at_imports()
     try:
         for part in name.split("."):
             obj = getattr(obj, part)

@@ -18,7 +18,7 @@ _log = logging.getLogger("taskmesh")
 
 PREFIX = "TASKMESH_"
 """The beginning of the variables in the environment that are settings."""
-_READ_ELSEWHERE = ("os", "slot")  # variables that are not settings
+_READ_ELSEWHERE = ("os", "slot", "json", "log_level")  # the last two are options of the command line alone
 _OF_A_SERVICE = re.compile(r"(^|_)(service_(host|port)|port$|port_\d+_(tcp|udp|sctp))")
 
 

@@ -52,15 +52,16 @@ class Monitor:
     It belongs to the thread that has its socket. Nothing is reported over inproc: there are no connections.
     """
 
-    def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role) -> None:
+    def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role, kinds: EventKind) -> None:
         self._context = context
         self._watched = watched
         self._role = role
         address = f"inproc://taskmesh-monitor-{next(MONITOR_NUMBERS)}"
         self._raw = context.new_raw_socket(zmq.PAIR)
         self._raw.set(zmq.LINGER, 0)
+        self._raw.set(zmq.RCVHWM, 0)  # else libzmq's own thread waits for whoever does not read in time
         try:
-            watched.monitor(address, EventKind.ALL)
+            watched.monitor(address, kinds)
             self._raw.connect(address)
         except zmq.ZMQError as error:
             self.close()

@@ -19,6 +19,8 @@ from tests.architecture.source import ROOT, functions, python_files
 FOLDERS = ("benchmarks", "docs", "examples", "helm", "workers")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+HOME = re.compile(r"^https://(?:github|raw\.githubusercontent)\.com/taskmesh/taskmesh/(?:blob/)?main/")
+"""The README stands on the package's page, too: its links have the repository's address."""
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:^|`|[A-Z]=\S+ )taskmesh +([a-z][^`#\n]*)", re.MULTILINE)
@@ -64,14 +66,18 @@ def options_of(words: list[str]) -> set[str] | None:
 def test_links_of_a_page_lead_to_files_and_headings_that_exist(name: str) -> None:
     lost = []
     for link in LINK.findall(FENCE.sub("", text_of(name))):
-        path, _, anchor = link.partition("#")
+        path, _, anchor = HOME.sub(f"{ROOT}/", link).partition("#")
         target = Path(os.path.normpath((ROOT / name).parent / path)) if path else ROOT / name
-        if not link.startswith("http") and not (
+        if not path.startswith("http") and not (
             target.exists() and (not anchor or anchor in anchors(target))
         ):
             lost.append(link)
 
     assert lost == []
+
+
+def test_links_of_the_readme_work_on_the_package_s_page() -> None:
+    assert [link for link in LINK.findall(text_of("README.md")) if not link.startswith("http")] == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(PAST)])

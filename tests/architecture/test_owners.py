@@ -26,7 +26,7 @@ NAMELESS = {
     r.Value: "payload name attempt failed is_kept",
     r.Spec: "function priority timeout hard_timeout expires max_retries backoff factor max_backoff jitter "
     "retry_filter acks on_client_loss codec kind keep shared limits durable detach ignore_result headers "
-    "log_level stream_logs",
+    "log_level stream_logs source",
     r.LimitRule: "count window smooth keyed",
     s.Declaration: "timing spec payload in_code",
     s.Timing: "cron period tz overlap catchup",

@@ -135,11 +135,11 @@ def test_where_nothing_is_killed_nothing_runs_again_but_what_has_reasons_of_its_
 
 def test_books_of_a_hub_with_work_left_are_wrong():
     pool = {"pool": "p", "slots": 2, "outstanding": 0}
-    status = {"accepted": 5, "finished": 5, "tasks": {"QUEUED": 0}, "pools": [pool]}
+    status = {"accepted": 5, "finished": 5, "tasks": {"queued": 0}, "pools": [pool]}
     assert books(status) == []
 
     assert len(books({**status, "finished": 4})) == 1
-    assert len(books({**status, "tasks": {"QUEUED": 1}})) == 1
+    assert len(books({**status, "tasks": {"queued": 1}})) == 1
     assert len(books({**status, "pools": [{**pool, "outstanding": 2}]})) == 1
 
 

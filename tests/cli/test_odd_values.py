@@ -1,6 +1,7 @@
 """Odd results, arguments, names and times: no traceback, no raw control character, JSON that is JSON."""
 
 import json
+from datetime import datetime
 
 import pytest
 import typer
@@ -76,7 +77,7 @@ def test_tasks_beyond_the_limit_and_control_characters_are_told(shared_programs,
     with Mesh(address) as mesh:
         surface = mesh.with_options(name="a\nb\x1b[31mRED", queue="nobody")
         futures = [surface.submit(workload.add, 1, 2) for _ in range(3)]
-        wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 3)
+        wait_until(lambda: mesh.status()["tasks"]["queued"] == 3)
 
         outcome = shared_programs.run("tasks", "--limit", "2", "--address", address)
         exact = shared_programs.run("tasks", "--limit", "3", "--address", address)
@@ -145,14 +146,25 @@ def test_an_unforeseen_error_is_one_line_and_exit_code_1(capsys, as_json):
         assert told.err == "taskmesh: error: KeyError: 'lost'\n"
 
 
-def test_an_unforeseen_error_of_a_program_that_runs_keeps_its_traceback(capsys):
-    with pytest.raises(typer.Exit) as ending, exits(Output(as_json=False), lasting=True):
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_unforeseen_error_of_a_program_that_runs_keeps_its_traceback(capsys, as_json):
+    with pytest.raises(typer.Exit) as ending, exits(Output(as_json=as_json, is_log=True)):
         raise KeyError("lost")
 
     assert ending.value.exit_code == 1
-    told = capsys.readouterr().err
-    assert told.startswith("Traceback (most recent call last):\n")
-    assert told.endswith("KeyError: 'lost'\n")
+    told = capsys.readouterr()
+    if as_json:
+        [event] = map(json.loads, told.out.splitlines())
+        assert event["event"] == "error"
+        assert datetime.fromisoformat(event["time"])
+        assert (event["error"]["type"], event["error"]["message"]) == ("KeyError", "'lost'")
+        trace = event["error"]["traceback"]
+    else:
+        head, trace = told.err.split("\n", 1)
+        assert head.endswith(" error: KeyError: 'lost'")
+        assert datetime.fromisoformat(head.split()[1])
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert trace.endswith("KeyError: 'lost'\n")
 
 
 def test_news_and_errors_have_no_control_characters(capsys):

@@ -24,6 +24,18 @@ def test_help_names_every_command_and_the_exit_codes(programs: Programs):
     assert "3 no hub answered" in " ".join(outcome.stdout.split())
 
 
+def test_variables_are_the_options_json_and_log_level(programs: Programs):
+    level, form = {"TASKMESH_LOG_LEVEL": "loud"}, {"TASKMESH_JSON": "true"}
+
+    wrong = programs.run("hub", env=level)
+    told = programs.run(
+        "status", "--address", "tcp://192.0.2.7:5550", env={**form, "TASKMESH_LOG_LEVEL": "error"}
+    )
+
+    assert (wrong.returncode, "'loud' is none of debug," in " ".join(wrong.stderr.split())) == (2, True)
+    assert json.loads(told.stdout)["error"]["type"] == "InsecureBind"
+
+
 @pytest.mark.usefixtures("processes")
 def test_help_loads_neither_zmq_nor_the_mesh():
     heavy = {"zmq", "msgspec", "cloudpickle", "taskmesh.mesh"}
@@ -85,7 +97,7 @@ def test_no_hub_is_exit_code_3(programs: Programs, arguments):
         (["hub", "--bind", "ipc://" + "x" * 100], "choose a shorter one"),
         (
             ["up", "--concurrency", "many"],
-            "taskmesh: --concurrency: pool.concurrency has to be a whole number of slots",
+            "--concurrency: pool.concurrency has to be a whole number of slots",
         ),
         (["up", "--name", "all"], "means every pool"),
         (["submit", "math.sqrt"], "write package.module:function"),

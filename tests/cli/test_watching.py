@@ -28,7 +28,7 @@ def status(**more: object) -> dict[str, object]:
         "epoch": 1,
         "verdicts": [],
         "finished": 100,
-        "tasks": {"QUEUED": 5, "RUNNING": 0},
+        "tasks": {"queued": 5, "running": 0},
         "queues": [],
         "pools": [],
         "functions": [function],
@@ -99,7 +99,7 @@ def test_bars_of_a_slot_do_not_overlap_and_failures_are_marks():
         about = {
             "task_id": task,
             "attempt": 1,
-            "state": "SUCCEEDED",
+            "state": "succeeded",
             "worker": "p/1",
             "queue": "q",
             "name": "f",
@@ -109,7 +109,7 @@ def test_bars_of_a_slot_do_not_overlap_and_failures_are_marks():
     failed = {
         "task_id": "z",
         "attempt": 2,
-        "state": "FAILED",
+        "state": "failed",
         "worker": "?",
         "queue": "q",
         "name": "g",
@@ -122,7 +122,7 @@ def test_bars_of_a_slot_do_not_overlap_and_failures_are_marks():
         ("f x 3", 7.5e6, 0.5e6),
     ]
     (mark,) = [event for event in events if event["ph"] == "i"]
-    assert (mark["name"], mark["ts"]) == ("g: FAILED", 9e6)
+    assert (mark["name"], mark["ts"]) == ("g: failed", 9e6)
 
 
 @pytest.mark.smoke

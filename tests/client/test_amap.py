@@ -105,7 +105,7 @@ def test_cancelling_the_wait_cancels_the_rest_of_the_map():
         async with Mesh(workers=1, config={}) as mesh:
             waiting = asyncio.create_task(anext(mesh.amap(_stay, range(3))))
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(None, wait_until, lambda: mesh.status()["tasks"].get("RUNNING"))
+            await loop.run_in_executor(None, wait_until, lambda: mesh.status()["tasks"]["running"])
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskmesh import Mesh, TaskState, task
+from taskmesh import Mesh, TaskState, lazy, task
 from taskmesh.errors import ConfigError, DependencyError, TooLarge
 
 END_S = 30
@@ -81,6 +81,9 @@ class TestArguments:
         value = [{"deep": (Order([3, 4], {"x": [one]}), one)}]
 
         assert look.submit(value).result(END_S) == repr([{"deep": (Order([3, 4], {"x": [4]}), 4)}])
+
+    def test_a_chain_that_type_checkers_accept(self):
+        assert square.submit(lazy(square.submit(lazy(square.submit(2))))).result(END_S) == 256
 
     def test_a_future_twice_is_one_value(self, mesh):
         values = mesh.submit(list)

@@ -97,7 +97,7 @@ def raise_first(given: np.ndarray[Any, Any], number: int) -> float:
 
 
 async def _submitted(mesh: Mesh, fn: Callable[..., int], *args: int) -> int:
-    return await (await mesh.asubmit(fn, *args))
+    return await mesh.call(fn, *args)
 
 
 class Flaky(Counting):

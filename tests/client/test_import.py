@@ -26,6 +26,21 @@ def test_import_of_taskmesh_loads_nothing_heavy():
     assert loaded_after("import taskmesh") == set()
 
 
+@pytest.mark.parametrize("statement", ["import taskmesh", "from taskmesh import Mesh", "import taskmesh.cli"])
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_another_system_is_refused_in_one_sentence(system, statement):
+    code = f"import sys\nsys.platform = {system!r}\n{statement}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: taskmesh runs on Linux only, not on {system}: use a Linux machine, a container, or "
+        "WSL 2 on Windows"
+    )
+
+
 @pytest.mark.parametrize("name", [name for name in taskmesh.__all__ if name != "errors"])
 def test_no_public_name_loads_zeromq_or_asyncio(name):
     assert not loaded_after(f"from taskmesh import {name}") & {"zmq", "asyncio"}

@@ -5,12 +5,14 @@ import contextlib
 import os
 import signal
 import threading
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
 from taskmesh.client import client as client_module
+from taskmesh.client import current_mesh as current_mesh_module
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh
 from tests.client.inline_port import InlinePort
@@ -175,6 +177,93 @@ def test_meshes_of_two_threads_do_not_mix(opened):
         thread.join(WAIT_S)
 
     assert meshes == {"a": True, "b": True}
+
+
+# --- the only mesh of the process
+
+
+@pytest.fixture
+def alone(opened, monkeypatch):
+    """The test's meshes are the first of the process."""
+    monkeypatch.setattr(current_mesh_module, "_made", WeakValueDictionary())
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_only_mesh_of_the_process_is_current_without_a_block(opened):
+    mesh = Mesh(workers=1, config={})
+
+    assert current_mesh() is mesh
+    assert opened.ports == []
+    assert double.submit(1).result(WAIT_S) == 2
+    assert current_mesh() is mesh
+    assert _in_a_thread(current_mesh) is mesh
+    with Mesh(workers=1, config={}) as inner:
+        assert current_mesh() is inner
+    assert current_mesh() is mesh
+    mesh.close()
+    with pytest.raises(NoMesh, match="no mesh is open"):
+        double.submit(1)
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_of_two_meshes_without_a_block_is_not_guessed():
+    one, other = Mesh(workers=1, config={}), Mesh(workers=1, config={})
+    with pytest.raises(NoMesh, match=r"2 meshes are open here.*mesh\.submit\(f, x\)"):
+        double.submit(1)
+
+    one.close()
+    assert current_mesh() is other
+    del other
+    with pytest.raises(NoMesh, match="no mesh is open"):
+        current_mesh()
+
+
+@pytest.mark.usefixtures("alone")
+def test_meshes_may_be_made_and_dropped_while_others_look(opened):
+    mesh = Mesh(workers=1, config={})
+    ends = threading.Event()
+
+    def make():
+        while not ends.is_set():
+            Mesh(workers=1, config={})
+
+    makers = [threading.Thread(target=make) for _ in range(3)]
+    for maker in makers:
+        maker.start()
+    try:
+        for _ in range(2_000):
+            with contextlib.suppress(NoMesh):  # two, at that time
+                assert current_mesh() is mesh
+    finally:
+        ends.set()
+        for maker in makers:
+            maker.join(WAIT_S)
+    assert current_mesh() is mesh
+
+
+@pytest.mark.usefixtures("alone", "processes")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_finds_its_own_mesh_and_not_its_parents(opened):
+    mesh = Mesh(workers=1, config={})
+    assert double.submit(1).result(WAIT_S) == 2
+
+    child = os.fork()
+    if child == 0:
+        found = ["parent's"]
+        try:
+            current_mesh()
+        except NoMesh:
+            own = Mesh(workers=1, config={})
+            found = ["own"] if current_mesh() is own else ["another"]
+        os._exit(0 if found == ["own"] else 1)  # noqa: TID251  a forked child
+    assert os.waitpid(child, 0)[1] == 0
+    assert current_mesh() is mesh
+    mesh.close()
+
+
+def _in_a_thread(call):
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(call).result(WAIT_S)
 
 
 # --- meshes that nobody holds

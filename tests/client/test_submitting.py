@@ -32,6 +32,40 @@ def test_asubmit_waits_for_room_where_submit_would_raise(make_mesh, opened):
     assert asyncio.run(main()) == [2 * i for i in range(50)]
 
 
+def test_call_returns_the_result_and_waits_for_room(make_mesh, opened):
+    mesh = make_mesh(max_pending=5)
+    port = opened.last
+
+    async def main():
+        port.gate.clear()
+        calls = [asyncio.create_task(mesh.call(double, i)) for i in range(50)]
+        asyncio.get_running_loop().call_later(0.02, port.release)
+        return [*await asyncio.gather(*calls), await mesh.with_options(queue="slow").call(double, number=50)]
+
+    assert asyncio.run(main()) == [2 * i for i in range(51)]
+
+
+def test_call_raises_the_error_of_its_task_or_of_the_submission(mesh):
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(mesh.call(divmod, 1, 0))
+    with pytest.raises(errors.SerializationError, match="argument 1"):
+        asyncio.run(mesh.call(print, threading.Lock()))
+
+
+def test_cancelling_a_call_cancels_its_task(make_mesh, opened):
+    mesh = make_mesh()
+    port = opened.last
+
+    async def main():
+        port.gate.clear()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(mesh.call(double, 1), 0.02)
+        assert len(port.cancelled) == 1
+        assert not mesh._client.table.unended
+
+    asyncio.run(main())
+
+
 def test_submit_from_many_threads(mesh):
     results = []
 

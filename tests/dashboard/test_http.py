@@ -18,7 +18,7 @@ from taskmesh.dashboard.access import FAILURES, STREAMS_OF_ONE
 from tests.dashboard.browser import Browser, browser_of, inside, seen
 from tests.harness.gate import wait_at
 from tests.harness.ports import lasting_address
-from tests.harness.program import outcome_of
+from tests.harness.program import outcome_of, timed_lines
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.hosting import workload
@@ -263,4 +263,5 @@ def test_without_the_extra_it_says_in_one_line_what_to_install(tmp_path: Path):
     )
 
     assert told.returncode == 2
-    assert told.stderr == "taskmesh: the dashboard needs uvicorn: pip install 'taskmesh[dashboard]'\n"
+    [(_, said)] = timed_lines(told.stderr)
+    assert said == "the dashboard needs uvicorn: pip install 'taskmesh[dashboard]'"

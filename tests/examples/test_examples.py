@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -12,30 +14,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.program import READY_S, check_printed
+from tests.harness.programs import Programs
+from tests.harness.side_port import ask
+from tests.harness.waiting import wait_until
+
 pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-SURVEY = ROOT / "examples" / "01_stdlib_survey.py"
-
-# A row for each program: its arguments, and what its standard output has to contain (regular expressions).
-RUNS: dict[str, tuple[list[str], list[str]]] = {
-    "01_stdlib_survey.py": (
-        ["--limit", "60", "--workers", "2"],
-        [
-            r"\d+ functions in \d+\.\d MB",
-            r"longest +│ \d+ lines, \d+ paths",
-            r"most complex +│ \d+ lines, \d+ paths",
-            r"mesh +│ \d+\.\d s, \d+\.\d s of CPU +│ [\d,]+ files/s",
-            r"one process +│ \d+\.\d s, \d+\.\d s of CPU",
-            r"Worker process \d+ was killed halfway",
-            r"Same answer as one process, nothing lost: 60 of 60 files",
-            r"Processor time: \d+\.\d s in one process, \d+\.\d s in each of 2 workers:",
-            r"\d+\.\d\d times the speed of one process",
-        ],
-    ),
-    "02_raw_pipeline.py": ([], [r"17984 primes below 200000, counted by 2 workers in 200 pieces"]),
-}
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("[0-9]*.py"))}
+PAGE = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+WEB_APP = "07_web_app"
+SURVEY = ROOT / "examples" / "survey" / "survey.py"
+SAID = (
+    r"\d+ functions in \d+\.\d MB",
+    r"longest +│ \d+ lines, \d+ paths",
+    r"most complex +│ \d+ lines, \d+ paths",
+    r"mesh +│ \d+\.\d s, \d+\.\d s of CPU +│ [\d,]+ files/s",
+    r"one process +│ \d+\.\d s, \d+\.\d s of CPU",
+    r"Worker process \d+ was killed halfway",
+    r"Same answer as one process, nothing lost: 60 of 60 files",
+    r"Processor time: \d+\.\d s in one process, \d+\.\d s in each of 2 workers:",
+    r"\d+\.\d\d times the speed of one process",
+)
 
 GOOD = """\
 def short(a):
@@ -115,23 +116,48 @@ def plant(folder: Path) -> Path:
     return folder
 
 
-def test_every_example_has_a_row_and_at_most_90_lines() -> None:
-    names = [example.name for example in EXAMPLES]
-    lengths = {example.name: len(example.read_text().splitlines()) for example in EXAMPLES}
-
-    assert names == sorted(RUNS)
-    assert {name: lines for name, lines in lengths.items() if lines > 90} == {}
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != WEB_APP])
+def test_an_example_prints_what_its_comments_say(name: str, tmp_path: Path) -> None:
+    assert check_printed(EXAMPLES[name].read_text(encoding="utf-8"), tmp_path, "-W", "error")
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("name", sorted(RUNS))
-def test_example_when_run_ends_well_and_says_what_it_did(name: str) -> None:
-    arguments, expected = RUNS[name]
+def test_the_web_app_answers_while_tasks_run_and_ends_when_it_is_told(programs: Programs) -> None:
+    app = programs.launch(WEB_APP, ["-W", "error", str(EXAMPLES[WEB_APP])], {"PORT": "0"})
+    serving = re.compile(r"running on (http://\S+)")
+    found = wait_until(lambda: serving.search(app.errors), READY_S, "the address of the web app")
 
-    done = run(ROOT / "examples" / name, *arguments)
+    assert ask(f"{found[1]}/primes/1000") == (200, '{"primes":168}')
+    status, text = ask(f"{found[1]}/jobs/100", "POST")
+    assert (status, ask(f"{found[1]}/jobs/{json.loads(text)['id']}")) == (200, (200, '{"primes":25}'))
+    assert [ask(f"{found[1]}/jobs/{unknown}")[0] for unknown in ("7", "7" * 32)] == [404, 404]
+    app.terminate()
+    assert app.wait() in (0, -signal.SIGTERM)
+    assert "Application shutdown complete" in app.errors
+
+
+def test_the_page_of_examples_is_whole() -> None:
+    listed = re.findall(r"^\| \[(\d\d_\w+)\.py\]", PAGE, re.MULTILINE)
+    folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
+
+    assert listed == list(EXAMPLES)
+    assert {name for name in folders if f"[{name}](" not in PAGE} - {"__pycache__"} == set()
+
+
+@pytest.mark.smoke
+def test_survey_when_run_ends_well_and_says_what_it_did() -> None:
+    done = run(SURVEY, "--limit", "60", "--workers", "2")
 
     assert done.returncode == 0, done.stderr
-    assert [pattern for pattern in expected if not re.search(pattern, done.stdout)] == []
+    assert [pattern for pattern in SAID if not re.search(pattern, done.stdout)] == []
+
+
+def test_pipeline_of_sockets_counts_the_primes() -> None:
+    done = run(ROOT / "examples" / "sockets" / "raw_pipeline.py")
+
+    assert done.returncode == 0, done.stderr
+    assert "17984 primes below 200000, counted by 2 workers in 200 pieces" in done.stdout
 
 
 def test_survey_names_the_longest_function_that_another_count_finds() -> None:

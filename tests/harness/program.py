@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 def command(*arguments: str) -> list[str]:
     """The command line of `taskmesh ARGUMENTS`."""
     return [sys.executable, "-m", "taskmesh", *arguments]
+
+
+def timed_lines(log: str) -> list[tuple[datetime, str]]:
+    """Return the lines of a program's log for people: the time that each begins with, and what it says."""
+    found = []
+    for line in log.splitlines():
+        name, time, said = line.split(" ", 2)
+        assert name == "taskmesh:", line
+        found.append((datetime.fromisoformat(time), said))
+    return found
 
 
 def outcome_of(

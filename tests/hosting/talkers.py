@@ -1,7 +1,9 @@
 """Task functions that log and print."""
 
+import ctypes
 import logging
 import os
+import subprocess
 import sys
 import threading
 
@@ -37,6 +39,24 @@ def prints(count: int) -> None:
         print("out", number)  # noqa: T201  that is tested
         print("err", number, file=sys.stderr)  # noqa: T201  that is tested
     sys.stdout.write("unended")
+
+
+def prints_by_all_ways() -> None:
+    print("by Python")  # noqa: T201  that is tested
+    os.write(1, b"by a descriptor\n")
+    subprocess.run(["/bin/sh", "-c", "echo by a child; echo its error >&2"], check=True)
+    ctypes.CDLL(None).printf(b"by C, without a line's end")
+
+
+def floods(count: int) -> int:
+    subprocess.run(["/usr/bin/seq", str(count)], check=True)
+    return count
+
+
+def prints_and_dies() -> None:
+    ctypes.CDLL(None).puts(b"in C's buffer: lost")
+    os.write(2, b"last words")
+    os.kill(os.getpid(), 9)
 
 
 def in_a_thread() -> None:

@@ -130,7 +130,7 @@ def test_from_inside_a_task(cluster: Cluster, tmp_path: Path):
     with cluster.mesh() as mesh:
         task = held(mesh, tmp_path)
         parent = mesh.submit(workload.add_after, task.task_id, 1, 2)
-        wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 1, END_S)
+        wait_until(lambda: mesh.status()["accepted"] == 3, END_S, "its own task waits")
         (tmp_path / "gate").touch()
 
         assert parent.result(END_S) == 3

@@ -72,7 +72,7 @@ def test_a_task_leaves_them_to_the_hub(cluster, tmp_path: Path, how):
         parent = mesh.submit(workload.leave_behind, str(journal), str(gate), how)
         assert (parent.exception(END_S) is None) == (how == "returns")
         if how == "fails":
-            wait_until(lambda: mesh.status()["tasks"]["RUNNING"] == 1, END_S, "the attached one is cancelled")
+            wait_until(lambda: mesh.status()["tasks"]["running"] == 1, END_S, "the attached one is cancelled")
         gate.touch()
         [task_id] = words(f"{journal}.ids")
         assert mesh.attach(task_id).result(END_S) == "word"

@@ -120,7 +120,7 @@ def test_a_pipe_and_an_awaited_submission_have_headers(mesh):
     assert list(mesh.pipe([1], lambda x: x, second)) == [{"request": "r7"}]
 
     async def submitted() -> dict[str, str]:
-        return await (await mesh.asubmit(headers))
+        return await mesh.call(headers)
 
     assert asyncio.run(submitted()) == {"request": "r7"}
 

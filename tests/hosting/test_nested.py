@@ -56,6 +56,12 @@ def fib(number: int) -> int:
 
 
 @task
+def beside_a_mesh(number: int) -> tuple[int, str]:
+    own = Mesh(workers=1)  # the only one of the slot's process
+    return square.submit(number).result(), repr(own)
+
+
+@task
 def chain(depth: int) -> int:
     return 1 + chain.submit(depth - 1).result() if depth else 0
 
@@ -172,6 +178,13 @@ def test_recursion_far_beyond_the_places(mesh):
     assert chain.submit(40).result(WAIT_S) == 40
 
 
+def test_tasks_submit_to_the_mesh_that_runs_them_and_not_to_one_of_their_process(local):
+    assert beside_a_mesh.submit(3).result(WAIT_S) == (
+        9,
+        "<Mesh embedded, 1 slots: not open yet, 0 tasks under way>",
+    )
+
+
 def test_an_error_of_a_child_is_its_parents_as_itself(mesh):
     error = asking.submit("not like this").exception(WAIT_S)
 
@@ -233,8 +246,9 @@ def test_a_child_may_wait_for_a_promise_of_its_parent(mesh):
     def asks(key: str) -> object:
         return told.submit(promise(key), key)
 
+    before = mesh.status()["accepted"]
     futures = [mesh.submit(asks, f"ask-{number}") for number in range(2)]
-    wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 4, WAIT_S)
+    wait_until(lambda: mesh.status()["accepted"] == before + 6, WAIT_S, "each has made a promise and a child")
     for number in range(2):
         mesh.fulfil(f"ask-{number}", "yes")
     assert gather(futures, timeout=WAIT_S) == ["ask-0: yes", "ask-1: yes"]
@@ -247,7 +261,7 @@ def test_a_promise_that_nobody_waits_for_ends_with_its_task(mesh):
         return "done"
 
     assert mesh.submit(leaves_it).result(WAIT_S) == "done"
-    wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 0, WAIT_S)
+    wait_until(lambda: mesh.status()["tasks"]["queued"] == 0, WAIT_S)
 
 
 def test_children_of_a_parent_that_is_cancelled_end_with_it(mesh, tmp_path):

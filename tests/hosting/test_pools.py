@@ -26,9 +26,9 @@ def mesh(pools: str) -> Iterator[Mesh]:
 
 def test_a_task_that_no_pool_serves_waits_for_one(mesh, programs, pools):
     future = mesh.with_options(queue="rare").submit(workload.add, 1, 2)
-    wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 1)
+    wait_until(lambda: mesh.status()["tasks"]["queued"] == 1)
     told = programs.run("explain", "--address", pools, future.task_id, "--json")
-    assert "no pool serves queue 'rare'" in rows(told)["why"]
+    assert "queue 'rare': no pool serves it" in rows(told)["why"]
 
     programs.worker(pools, "--queues", "rare")
 

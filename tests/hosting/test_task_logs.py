@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from taskmesh import Mesh, Retry
+from taskmesh import Mesh, Retry, TaskFuture
 from taskmesh.pool.slots import task_log
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -91,6 +92,11 @@ def test_failed_and_killed_tasks_have_told_what_they_had_logged(mesh, caplog):
     assert {line.text for line in dying.logs()} == {"about to die"}
 
 
+def dropped_lines(caplog: pytest.LogCaptureFixture) -> int:
+    cuts = [record.getMessage() for record in caplog.records if record.name == task_log.__name__]
+    return sum(int(cut.partition(" ")[0].replace(",", "")) for cut in cuts)
+
+
 def test_a_flood_is_cut_and_the_cut_is_counted(mesh, caplog):
     count, other = 20_000, mesh.submit(talkers.says)
     began = time.monotonic()
@@ -100,8 +106,7 @@ def test_a_flood_is_cut_and_the_cut_is_counted(mesh, caplog):
     other.result(WAIT_S)
 
     lines = [record for record in caplog.records if record.name == NAME]
-    cuts = [record.getMessage() for record in caplog.records if record.name == task_log.__name__]
-    dropped = sum(int(cut.partition(" ")[0].replace(",", "")) for cut in cuts)
+    dropped = dropped_lines(caplog)
     assert len(lines) + dropped == count
     assert dropped >= count - (seconds + 1) * task_log.LINES_A_SECOND
     assert [record.getMessage() for record in lines] == [
@@ -129,6 +134,56 @@ def test_prints_come_with_a_prefix_when_asked(mesh, capfd):
     assert out.splitlines() == [f"{prefix} out {number}" for number in range(3)] + [f"{prefix} unended"]
     assert err.splitlines() == [f"{prefix} err {number}" for number in range(3)]
     assert [line.text for line in future.logs() if line.logger == "stderr"] == ["err 0", "err 1", "err 2"]
+
+
+def printed(future: TaskFuture[Any]) -> list[tuple[str, str]]:
+    return [(line.logger, line.text) for line in future.logs() if line.logger in ("stdout", "stderr")]
+
+
+def test_what_c_code_and_children_print_comes_too(mesh, capfd):
+    for _ in range(20):
+        talking = mesh.with_options(stream_logs=True).submit(talkers.prints_by_all_ways)
+        others = [mesh.submit(talkers.prints, 1) for _ in range(10)]
+        talking.result(WAIT_S)
+
+        assert sorted(printed(talking)) == [
+            ("stderr", "its error"),
+            ("stdout", "by C, without a line's end"),
+            ("stdout", "by Python"),
+            ("stdout", "by a child"),
+            ("stdout", "by a descriptor"),
+        ]
+        for other in others:
+            other.result(WAIT_S)
+            assert other.logs() == []
+
+
+def test_each_of_many_has_its_own_prints(mesh):
+    count = 300
+    futures = [mesh.with_options(stream_logs=True).submit(talkers.prints, 1 + i % 3) for i in range(count)]
+    for i, future in enumerate(futures):
+        future.result(WAIT_S)
+        texts = [("stdout", f"out {n}") for n in range(1 + i % 3)] + [("stdout", "unended")]
+        assert [line for line in printed(future) if line[0] == "stdout"] == texts
+
+
+def test_a_flood_of_prints_is_cut_and_the_task_does_not_wait(mesh, caplog, capfd):
+    count = 300_000
+    began = time.monotonic()
+    future = mesh.with_options(stream_logs=True).submit(talkers.floods, count)
+    assert future.result(WAIT_S) == count
+    seconds = time.monotonic() - began
+
+    lines, dropped = capfd.readouterr().out.splitlines(), dropped_lines(caplog)
+    assert len(lines) + dropped == count
+    assert dropped >= count - (seconds + 1) * task_log.LINES_A_SECOND
+
+
+def test_the_last_words_of_a_killed_task_come(mesh):
+    future = mesh.with_options(stream_logs=True, retries=0).submit(talkers.prints_and_dies)
+
+    assert future.exception(WAIT_S) is not None
+    assert ("stderr", "last words") in printed(future)
 
 
 def test_prints_stay_with_the_worker_else(local):

@@ -98,5 +98,5 @@ def test_a_hub_s_figures_have_one_name_each_and_go_up():
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(names)) == sorted(names)
     assert "taskmesh_tasks_finished_total 2" in lines
-    assert 'taskmesh_task_transitions_total{state="sent",cause="succeed"} 2' in lines
+    assert 'taskmesh_task_transitions_total{state="queued",cause="succeed"} 2' in lines
     assert 'taskmesh_pools{state="ready"} 1' in lines

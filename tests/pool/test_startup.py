@@ -15,7 +15,7 @@ from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.pool.slots import supervisor as supervisor_module
 from taskmesh.pool.slots.slot_handle import SlotHandle
 from taskmesh.pool.startup import start_failure
-from tests.harness.program import outcome_of
+from tests.harness.program import outcome_of, timed_lines
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.hosting import workload
@@ -114,8 +114,8 @@ def test_a_worker_without_descriptors_to_begin_with_says_so_in_one_line(monkeypa
         app(["worker", "--address", "tcp://127.0.0.1:1"])
 
     assert ending.value.code == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("taskmesh: slots cannot be started here: [Errno 24] Too many open files. Raise")
+    [(_, line)] = timed_lines(capsys.readouterr().err)
+    assert line.startswith("slots cannot be started here: [Errno 24] Too many open files. Raise")
 
 
 @pytest.mark.smoke
@@ -131,7 +131,7 @@ def test_a_worker_ends_with_exit_code_1(programs: Programs, fatal: Path):
 
     assert outcome.returncode == 1, outcome.stderr
     assert "trying again: its process ended with exit code 3" in outcome.stderr
-    assert outcome.stderr.splitlines()[-1].startswith("taskmesh: no slot could be started within")
+    assert timed_lines(outcome.stderr)[-1][1].startswith("no slot could be started within")
 
 
 def test_a_hub_with_a_pool_ends_likewise(programs: Programs, fatal: Path):

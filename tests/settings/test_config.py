@@ -74,8 +74,9 @@ def test_finished_config_is_changed_by_arguments_alone(folder):
     assert (config.pool.concurrency, config.pool.grace) == (3, 1.0)
 
 
-def test_number_of_a_slot_in_the_environment_is_no_setting():
-    assert load({}, environ={"TASKMESH_SLOT": "3"}) == Config()
+@pytest.mark.parametrize("name", ["SLOT", "JSON", "LOG_LEVEL"])
+def test_variables_that_are_read_elsewhere_are_no_settings(name):
+    assert load({}, environ={f"TASKMESH_{name}": "3"}) == Config()
 
 
 def test_address_in_the_environment_is_the_meshs():

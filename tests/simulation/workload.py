@@ -227,7 +227,7 @@ KINDS = (
         backoff=0.02,
         weight=6,
     ),
-    _kind("fleeting", seconds=(0.0, 0.01), expires=0.6, weight=8),
+    _kind("fleeting", seconds=(0.0, 0.01), expires=0.6, stream_logs=True, weight=8),
     _kind(
         "once",
         acts=((Act.OK, 14), (Act.FAILS, 2), (Act.POISON, 1)),

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Iterator
 from typing import Any, assert_type
 
-from taskmesh import Mesh, Retry, Task, TaskFuture, as_completed, gather, task, wait
+from taskmesh import Mesh, Retry, Task, TaskFuture, as_completed, gather, lazy, task, wait
 
 
 @task
@@ -46,6 +46,13 @@ def submissions() -> None:
     str(parse.submit("a", deep=1))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue, reportUnknownArgumentType]
 
 
+def chains(mesh: Mesh) -> None:
+    assert_type([double.submit(lazy(double.submit(lazy(double.submit(1)))))], list[TaskFuture[int]])
+    assert_type([mesh.submit(double, lazy(double.submit(1)))], list[TaskFuture[int]])
+    assert_type([mesh.submit(max, [lazy(double.submit(1)), 2])], list[TaskFuture[int]])
+    str(double.submit(lazy(parse.submit("a"))))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def options() -> None:
     task(retries="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     task(acks="never")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
@@ -64,6 +71,10 @@ def collections_of_futures(mesh: Mesh) -> None:
 async def awaiting(mesh: Mesh) -> None:
     assert_type([await mesh.submit(double, 1)], list[int])
     assert_type([await mesh.asubmit(double, 1)], list[TaskFuture[int]])
+    assert_type(await mesh.call(double, 1), int)
+    assert_type(await mesh.call(fetch, "u"), bytes)
+    assert_type(await mesh.with_options(retries=2).call(len, "ab"), int)
+    await mesh.call(double, "1")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
     assert_type([await fetch.submit("u")], list[bytes])
 
 

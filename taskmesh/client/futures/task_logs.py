@@ -10,11 +10,16 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from taskmesh.messages.runs import Progress
+from taskmesh.serialize.sources import LOGGER
 
 MOST_KEPT: Final = 1_000
 """Lines that a future keeps."""
 MOST_WAITING: Final = 10_000
 """Lines that may wait for the caller's loggers; what comes then is kept with its future alone."""
+
+
+_told: set[str] = set()
+"""Other sources that a worker has told of: each of its slots does."""
 
 
 class TaskLogLine(NamedTuple):
@@ -86,6 +91,12 @@ def _hand_over(name: str, task: str, line: TaskLogLine) -> None:
         with suppress(AttributeError, OSError, ValueError):  # it is None, or closed
             stream.write(f"({name} {task[:8]} {line.worker}) {line.text}\n")
         return
+    if line.logger == LOGGER:
+        if line.text in _told:
+            return
+        if len(_told) >= MOST_KEPT:
+            _told.clear()
+        _told.add(line.text)
     logger = logging.getLogger(line.logger)
     if logger.isEnabledFor(line.level):
         record = logger.makeRecord(

@@ -95,9 +95,9 @@ export const panel = (title, ...content) => h("section", { class: "panel" }, h("
 export const facts = (pairs) =>
   h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== "").map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 
-const STATES = { FAILED: "bad", DEAD: "bad", LOST: "bad", EXPIRED: "bad", SUCCEEDED: "good", RUNNING: "busy", ready: "good", paused: "odd", draining: "odd", cut: "bad" };
+const STATES = { failed: "bad", dead: "bad", lost: "bad", expired: "bad", succeeded: "good", running: "busy", ready: "good", paused: "odd", draining: "odd", cut: "bad" };
 export const kindOf = (state) => STATES[state] ?? "";
-export const badge = (state) => h("span", { class: `badge ${kindOf(state)}` }, String(state).toLowerCase());
+export const badge = (state) => h("span", { class: `badge ${kindOf(state)}` }, String(state));
 
 export const task = (id) => h("a", { href: `#/task?id=${encodeURIComponent(id)}`, class: "id", title: id }, `${id.slice(0, 6)}…${id.slice(-6)}`);
 

@@ -21,7 +21,7 @@ const tile = (name, value, kind, link) => h(link ? "a" : "div", { class: `tile $
 function tiles({ status, totals }) {
   const { tasks, ended } = status;
   const bad = ended.failed + ended.expired + ended.dead + ended.lost;
-  const states = ["QUEUED", "WAITING", "SENT", "RUNNING"].map((state) => tile(state.toLowerCase(), count(tasks[state]), "", `#/tasks?state=${state.toLowerCase()}`));
+  const states = ["queued", "running"].map((state) => tile(state, count(tasks[state]), "", `#/tasks?state=${state}`));
   return h(
     "div",
     { class: "tiles" },
@@ -106,7 +106,7 @@ const overview = {
 // --- tasks ---
 
 const ANY = "on their way";
-const STATES = [ANY, "queued", "waiting", "sent", "running", "failed", "succeeded"];
+const STATES = [ANY, "queued", "running", "failed", "succeeded"];
 
 // Words of a search: name:x queue:y pool:z id:w, each a part of it; a word alone is a part of the name or the id.
 function fits(row, search) {
@@ -133,7 +133,7 @@ const tasks = {
     const list = (found) => {
       const rows = found.filter((row) => fits(row, search));
       const { tasks: counts, ended } = world.news.status;
-      const all = state ? (counts[state.toUpperCase()] ?? ended[state]) : Object.values(counts).reduce((sum, each) => sum + each, 0);
+      const all = state ? (counts[state] ?? ended[state]) : Object.values(counts).reduce((sum, each) => sum + each, 0);
       return [
         h("p", { class: "faint" }, `${count(rows.length)} of ${search ? `the first ${count(found.length)} of ` : ""}${count(Math.max(all, found.length))} tasks, ${state || ANY}`),
         table(
@@ -167,12 +167,11 @@ const tasks = {
 
 // --- one task ---
 
-const WAY = ["accepted", "queued", "sent", "running"];
+const WAY = ["accepted", "queued", "running"];
 
-function way(state) {
-  const now = state.toLowerCase();
-  const steps = WAY.includes(now) ? [...WAY, "ended"] : now === "waiting" ? ["accepted", "waiting", ...WAY.slice(1), "ended"] : [...WAY, now];
-  return h("ol", { class: "way" }, steps.map((step, at) => h("li", { class: at < steps.indexOf(now) ? "past" : kindOf(state), "aria-current": step === now && "step" }, step)));
+function way(now) {
+  const steps = WAY.includes(now) ? [...WAY, "ended"] : [...WAY, now];
+  return h("ol", { class: "way" }, steps.map((step, at) => h("li", { class: at < steps.indexOf(now) ? "past" : kindOf(now), "aria-current": step === now && "step" }, step)));
 }
 
 function logs(found) {
@@ -180,11 +179,11 @@ function logs(found) {
   return lines.length ? h("ol", { class: "log", tabindex: 0, "aria-label": "Log" }, lines) : h("p", { class: "none" }, "It has logged nothing.");
 }
 
-const isOpen = (found) => ["QUEUED", "WAITING", "SENT", "RUNNING"].includes(found?.state);
+const isOpen = (found) => ["queued", "running"].includes(found?.state);
 
 function story(world, id, found) {
-  const running = found.state === "RUNNING";
-  const cancel = () => world.act("cancel", id, `Cancel this task (${found.state.toLowerCase()})? It ends as cancelled, for all who wait for it.`, "Cancel the task");
+  const running = found.state === "running";
+  const cancel = () => world.act("cancel", id, `Cancel this task (${found.state})? It ends as cancelled, for all who wait for it.`, "Cancel the task");
   return [
     way(found.state),
     h("p", { class: "why" }, found.why),
@@ -222,7 +221,7 @@ const oneTask = {
       h("p", null, h("code", null, id)),
       answered(found, () => story(world, id, found)),
       panel("Log, the latest first", lines?.error ? h("p", { class: "none" }, lines.error) : answered(lines, logs)),
-      panel("As a command", copied("explain", id), copied("logs", id, "--follow"), found?.state === "RUNNING" ? copied("stack", id) : null, isOpen(found) ? copied("cancel", id) : null),
+      panel("As a command", copied("explain", id), copied("logs", id, "--follow"), found?.state === "running" ? copied("stack", id) : null, isOpen(found) ? copied("cancel", id) : null),
     ];
   },
 };

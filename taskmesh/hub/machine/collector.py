@@ -55,10 +55,7 @@ def on_done(hub: HubState, run: DoneRun, session: int) -> None:
     if not remaining:
         size = _pass_on(hub, run, entry)
         if entry is not None:
-            task, attempt = run.client << SEQ_BITS | run.seqs[-1], run.attempt - run.returns
-            name, queue, count = entry.spec.name, entry.route[0], len(run.seqs)
-            end = (task, name, queue, attempt, run.worker, run.elapsed, count, hub.now)
-            hub.diagnostics.recent.successes.append(end)
+            hub.diagnostics.recent.succeeded(run, entry.spec.name, entry.route[0], hub.now)
             if size:
                 entry.weighed(len(run.seqs), size)
         return
@@ -66,7 +63,10 @@ def on_done(hub: HubState, run: DoneRun, session: int) -> None:
     left = set(others)
     plain = [index for index in range(len(run.seqs)) if index not in left]
     if plain:
-        _pass_on(hub, run.part(plain), entry or hub.specs.get(run.spec))
+        part, entry = run.part(plain), entry or hub.specs.get(run.spec)
+        _pass_on(hub, part, entry)
+        if entry is not None:
+            hub.diagnostics.recent.succeeded(part, entry.spec.name, entry.route[0], hub.now)
     for index in others:
         _on_uncommon(hub, run, index, session)
 
@@ -151,15 +151,6 @@ def finish(hub: HubState, record: TaskRecord, cause: Cause, outcome: DoneRun | F
     told = _as_told(outcome)
     for task in waiting:
         _tell(hub, record, told, task, after)
-    if isinstance(told, Failed) and told.kind != "cancelled":
-        about = {
-            "name": record.spec.spec.name,
-            "user": hub.owner(record.client),
-            "state": record.state.name,
-            "queue": record.spec.route[0],
-            "ended": hub.wall,
-        }
-        hub.diagnostics.recent.remember(about, told, waiting)
 
 
 def close(
@@ -181,7 +172,26 @@ def close(
     else:
         hub.dependencies.succeeded(record, outcome.payloads[0], outcome.attempt - outcome.returns)
     waiting = hub.ledger.drop(record)
+    _remember(hub, record, told, waiting or [record.id])
     return waiting, kept or _write_down(hub, record, told, waiting)
+
+
+def _remember(hub: HubState, record: TaskRecord, told: DoneRun | Failed, tasks: Sequence[int]) -> None:
+    """Keep how a task has ended for people who ask."""
+    name, queue = record.spec.spec.name, record.spec.route[0]
+    if isinstance(told, DoneRun):
+        for task in tasks:
+            one = msgspec.structs.replace(told, client=task >> SEQ_BITS, seqs=[task & SEQ_MASK])
+            hub.diagnostics.recent.succeeded(one, name, queue, hub.now)
+        return
+    about: dict[str, object] = {
+        "name": name,
+        "user": hub.owner(record.client),
+        "state": record.state.word,
+        "queue": queue,
+        "ended": hub.wall,
+    }
+    hub.diagnostics.recent.remember(about, told, tasks)
 
 
 def _tell(hub: HubState, record: TaskRecord, outcome: DoneRun | Failed, task: int, after: int) -> None:

@@ -7,6 +7,7 @@ from typing import assert_never
 from taskmesh.core import events as ev
 from taskmesh.core.actions import (
     AnswerSlot,
+    AskSlotStack,
     CancelSlot,
     KillSlot,
     Leave,
@@ -14,7 +15,6 @@ from taskmesh.core.actions import (
     PeekSlot,
     PoolAction,
     SendHub,
-    ShowStack,
     StartSlot,
     StopSlot,
 )
@@ -357,7 +357,7 @@ class PoolMachine:
 
     def _show_stack(self, task: Held) -> None:
         for slot in self.slots.values():
-            self._out += [ShowStack(slot.number, serial) for serial in slot.serials(task)]
+            self._out += [AskSlotStack(slot.number, serial) for serial in slot.serials(task)]
 
     def _on_asked(self, slot: Slot, asked: ev.SlotAsked, now: float) -> None:
         """Answer a task that wants to submit tasks; what waits behind it must not wait for them."""

@@ -38,13 +38,20 @@ Attempt = tuple[int, int, int]
 
 
 class KnownSpec(ServiceTime):
-    """A spec as the pool keeps it, with the time that its tasks take."""
+    """A spec as the pool keeps it, with the time that its tasks take.
 
-    __slots__ = ("spec",)
+    Attributes:
+        spec: The spec.
+        limit: Seconds after which its task, which is alone in its slot, is killed; 0 for never; infinite if
+            it is alone so that what it prints can be told from what others print.
+    """
+
+    __slots__ = ("limit", "spec")
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
+        self.limit = spec.hard_timeout or (math.inf if spec.stream_logs else 0.0)
 
 
 class Scheduler:
@@ -52,7 +59,7 @@ class Scheduler:
 
     Args:
         slots: All slots of the pool.
-        disturb: Called when a slot has got a task with a hard limit.
+        disturb: Called when a slot has got a task with a limit.
 
     Attributes:
         backlog: Tasks that no slot has, first the one that goes next.
@@ -161,7 +168,7 @@ class Scheduler:
         for slot in self._slots.values():
             if not slot.count and slot.takes_work:
                 piece = self.backlog.popleft()
-                return self._hand(slot, [piece], now, self.specs[piece.run.spec].spec.hard_timeout)
+                return self._hand(slot, [piece], now, self.specs[piece.run.spec].limit)
         return None
 
     def _load(self, slot: Slot) -> float:
@@ -188,11 +195,8 @@ class Scheduler:
             if piece is None:
                 break
             known = self.specs[piece.run.spec]
-            hard = known.spec.hard_timeout
             cost = self.credit.cost(known.service)
-            if hard > 0:
-                fits = 0 if count else 1  # a task with a hard limit is alone
-            elif cost >= horizon:
+            if known.limit > 0 or cost >= horizon:
                 fits = 0 if count else 1
             else:
                 most = max(share, int((room - left) / cost))
@@ -205,7 +209,7 @@ class Scheduler:
             else:
                 piece, size = piece.split(fits), fits
             pieces.append(piece)
-            limit = hard
+            limit = known.limit
             count += size
             share -= size
             room -= size * cost
@@ -232,8 +236,10 @@ class Scheduler:
         return None
 
     def _hand(self, slot: Slot, pieces: list[Piece], now: float, limit: float) -> HandOver:
+        prints = False
         if limit > 0:
             self._disturb()
+            prints = self.specs[pieces[0].run.spec].spec.stream_logs
         first = slot.hand(pieces, now, limit)
         self.crowded |= slot.count > 1
         specs: list[tuple[int, Spec | None]] = []
@@ -248,7 +254,7 @@ class Scheduler:
             self.values.of(piece.run.client, piece.part()) if piece.run.needs else piece.part()
             for piece in pieces
         ]
-        return HandOver(slot.number, SlotTasks(first, slot.generation, specs, runs))
+        return HandOver(slot.number, SlotTasks(first, slot.generation, specs, runs, prints))
 
     # --- what is here -------------------------------------------------------------------------------------
 

@@ -10,18 +10,63 @@ import codecs
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from taskmesh.messages.runs import PRINTED, LogLine
+from taskmesh.pool.slots.task_log import LONGEST, LineBudget
 from taskmesh.system.selector import CallbackSelector
 
+_STREAMS: Final = ("stdout", "stderr")
 _READ: Final = 64 << 10
+_FULL: Final = 1 << 20
+"""Bytes of a pipe that has been made as large as it may be."""
 _LINES: Final = 100
 _LINE: Final = 4096
 _HIGH: Final = 1 << 20
 _LOW: Final = 256 << 10
+
+
+class TaskPrints:
+    """The lines that a slot prints while it runs one task, on their way into the task's log.
+
+    Args:
+        serial: of the task.
+    """
+
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
+        self._rests = ["", ""]
+        self._lines: list[LogLine] = []
+        self._budget = LineBudget(lambda _, line: self._lines.append(line))
+
+    def add(self, stream: int, text: str) -> None:
+        """Take what has come from stdout (0) or stderr (1)."""
+        *lines, rest = (self._rests[stream] + text).split("\n")
+        if len(rest) > LONGEST:
+            lines.append(rest)
+            rest = ""
+        self._rests[stream] = rest
+        for line in lines:
+            self._add_line(stream, line)
+
+    def take(self) -> list[LogLine]:
+        """Return the lines that have come since the last call."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    def end(self) -> None:
+        """Take what has no line end, and say how many lines were dropped."""
+        for stream, rest in enumerate(self._rests):
+            if rest:
+                self._add_line(stream, rest)
+        self._budget.tell_dropped()
+
+    def _add_line(self, stream: int, text: str) -> None:
+        self._budget.add(self.serial, LogLine(time.time(), PRINTED, _STREAMS[stream], text))
 
 
 class OutputTail:
@@ -30,7 +75,10 @@ class OutputTail:
     Attributes:
         pipes: our ends, stdout's and stderr's.
         slot_ends: the slot's ends, until `close_slot_ends`.
+        prints: takes what is read, while a task runs that wants it.
     """
+
+    prints: TaskPrints | None = None
 
     def __init__(self) -> None:
         stdout = os.pipe()
@@ -150,6 +198,8 @@ class Tee:
 class Console:
     """Read slots' output and passes it on; stops reading while it cannot be passed on fast enough.
 
+    What is a task's log goes nowhere else, and is read all the time.
+
     Args:
         selector: polls the pipes.
         tee: pass output on; False to read it only, and keep its tail.
@@ -177,8 +227,21 @@ class Console:
 
     def catch_up(self, tail: OutputTail) -> None:
         """Read what a slot has printed until now, unless that has to wait."""
-        for fd in tail.pipes if not self._held else ():
-            self._pass_on(tail, fd, at_most=4)
+        if tail.prints is not None or not self._held:
+            self._read_all(tail)
+
+    def begin_task(self, tail: OutputTail, prints: TaskPrints) -> None:
+        """Have what a slot prints from now on be the log of a task."""
+        self._read_all(tail)
+        tail.prints = prints
+        self._listen([tail])
+
+    def end_task(self, tail: OutputTail) -> None:
+        """Have what a slot prints from now on be nobody's log."""
+        self._read_all(tail)
+        tail.prints = None
+        if self._held:
+            self._selector.remove(*tail.pipes)
 
     def relieve(self) -> None:
         """Read on, if it had been stopped and there is room again."""
@@ -190,6 +253,10 @@ class Console:
         """Pass on what was read; give up after `timeout` seconds."""
         if self._tee is not None:
             self._tee.close(timeout)
+
+    def _read_all(self, tail: OutputTail) -> None:
+        for fd in tail.pipes:
+            self._pass_on(tail, fd, at_most=_FULL // _READ)
 
     def _listen(self, tails: Iterable[OutputTail]) -> None:
         for tail in tails:
@@ -204,12 +271,15 @@ class Console:
                 return
             if not text:
                 return
-            if self._tee is not None:
+            if tail.prints is not None:
+                tail.prints.add(tail.pipes.index(fd), text)
+            elif self._tee is not None:
                 self._tee.put(tail.pipes.index(fd), text)
                 if self._tee.full and not self._held:
                     self._held = True
                     for held in self._tails:
-                        self._selector.remove(*held.pipes)
+                        if held.prints is None:
+                            self._selector.remove(*held.pipes)
 
 
 def _write(stream: object, text: str) -> None:

@@ -7,6 +7,7 @@ and a plain result it makes no object and calls none of our functions.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import time
@@ -36,7 +37,7 @@ from taskmesh.pool.slots.streams import Streams
 from taskmesh.pool.slots.task_log import TaskLog
 from taskmesh.pool.slots.tickets import ticket
 from taskmesh.retry import verdict
-from taskmesh.serialize import code, dependencies, payload
+from taskmesh.serialize import code, dependencies, payload, sources
 from taskmesh.serialize.chunks import BadItem, snapshot
 from taskmesh.serialize.exceptions import dumps_exception
 from taskmesh.serialize.namespaces import Scope, enter
@@ -45,6 +46,8 @@ from taskmesh.shm.blob import Blob
 
 MOMENT: Final = 0.001
 """Seconds of rest after which the streams are looked at again."""
+MOST_WARNED: Final = 1_000
+"""Warnings of clients that are remembered."""
 _NO_TICKET: Final = b""
 _UNKNOWN: Final = Spec(function=b"", name="")
 _NONE: Final = payload.dumps(None)
@@ -70,7 +73,8 @@ class TaskRunner:
         self._slot = slot
         self._mended = False
         self._specs: dict[int, Spec] = {}
-        self._functions: dict[int, tuple[Callable[..., Any], Scope]] = {}
+        self._functions: dict[int, tuple[Callable[..., Any], Scope, str]] = {}
+        self._warned: set[tuple[int, str]] = set()
         self._held = _NO_TICKET  # was read, and its message is still to come
         self.is_forked_child = False
         self._depth = sys.getrecursionlimit()
@@ -82,7 +86,7 @@ class TaskRunner:
         self._deadline: float | None = None
         self._tick: float | None = None
         self._log = TaskLog(self._serial, self._batcher.log)
-        self._batcher.last_lines = self._log.finish
+        self._batcher.last_lines = self._log.budget.tell_dropped
         context.install(self._current)
         nested.install(self._nested_context)
 
@@ -112,12 +116,15 @@ class TaskRunner:
             self._run = None
 
     def before_wait(self) -> None:
-        """Called before a wait for work: sends what is finished."""
-        self._batcher.before_wait()
+        """Called before a wait for work: sends what is finished.
+
+        What it has printed comes first: it is not to be taken for what the next task prints.
+        """
         try:  # noqa: SIM105  suppress() takes longer than all else here
             sys.stdout.flush()
         except Exception:  # noqa: BLE001, S110  what a task has put there may fail as it likes
             pass
+        self._batcher.before_wait()
         self._mend()
 
     def after_wait(self) -> None:
@@ -153,15 +160,14 @@ class TaskRunner:
             else:
                 enter(loaded[1])
             function = loaded[0]
+            if loaded[2]:
+                self._warn(run.client, loaded[2])
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
         is_plain = spec.kind == CALL and spec.timeout <= 0 and spec.codec == PICKLE and not run.needs
         is_plain = is_plain and not (spec.headers or self.middleware.is_needed)
         perform = self._perform_calls if is_plain else self._perform_guarded
-        if not spec.stream_logs:
-            return perform(run, spec, function, mine)
-        with self._log.prints():
-            return perform(run, spec, function, mine)
+        return perform(run, spec, function, mine)
 
     def _mend(self) -> None:
         """Put things right after other tasks: while nothing waits for it, if there is such a time."""
@@ -175,13 +181,24 @@ class TaskRunner:
         if sys.getrecursionlimit() < self._depth:
             sys.setrecursionlimit(self._depth)
 
-    def _load(self, number: int, spec: Spec) -> tuple[Callable[..., Any], Scope]:
-        """The spec's function and what its globals stand for; its bytes may be large, and go."""
+    def _load(self, number: int, spec: Spec) -> tuple[Callable[..., Any], Scope, str]:
+        """The spec's function, what its globals stand for, and a warning; its bytes may be large, and go."""
         scope = Scope()
         enter(scope)
-        loaded = self._functions[number] = runnable(code.load_function(spec.function)), scope
+        function = runnable(code.load_function(spec.function))
+        if spec.stream_logs:
+            function = partial(self._streams.call_and_flush, function)
+        loaded = self._functions[number] = function, scope, sources.difference(spec.function, spec.source)
         self._specs[number] = msgspec.structs.replace(spec, function=b"")
         return loaded
+
+    def _warn(self, client: int, words: str) -> None:
+        """Have a client know, once, by the log of the task that runs."""
+        if (client, words) not in self._warned:
+            if len(self._warned) >= MOST_WARNED:
+                self._warned.clear()
+            self._warned.add((client, words))
+            logging.getLogger(sources.LOGGER).warning("%s", words)
 
     def _refuse(self, run: LaneRun, mine: bytes, error: BaseException) -> bool:
         """Fail every task of a run whose function is not to be had."""

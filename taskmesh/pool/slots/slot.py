@@ -31,6 +31,7 @@ from taskmesh.pool.slots.runner import TaskRunner
 from taskmesh.pool.slots.spin_wait import SpinWait
 from taskmesh.pool.slots.streams import Streams, out_of_reach
 from taskmesh.serialize.code import allow_only
+from taskmesh.serialize.sources import look_at_imports
 from taskmesh.shm import files
 from taskmesh.shm.blob import copy_arguments
 from taskmesh.system.session import name_process, open_process
@@ -143,6 +144,7 @@ def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequen
         for module in preload:
             if ":" not in module:
                 importlib.import_module(module)
+        look_at_imports()
         runner.middleware.start([reference for reference in preload if ":" in reference])
         link.send_ready()
         _serve(link, runner, SpinWait(sock))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import io
 import os
 import sys
-from typing import Final
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
 
 _HIGH_FD: Final = 1024
 
@@ -46,11 +49,26 @@ class Streams:
         if getattr(sys.stderr, "closed", False):
             self._open_stderr()
 
+    def call_and_flush(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function; when it returns, what Python and C have printed is in the pipes."""
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # what a task has put there may fail as it likes
+                    stream.flush()
+            _c_library().fflush(None)
+
     def _open_stdout(self) -> None:
         sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]
 
     def _open_stderr(self) -> None:
         sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
 
 
 def out_of_reach(fd: int) -> int:

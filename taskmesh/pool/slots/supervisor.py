@@ -20,7 +20,7 @@ from taskmesh.messages.runs import DEBUG, STACK, LogLine
 from taskmesh.messages.slot_messages import SlotLogs, SlotTasks
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, Report
 from taskmesh.pool.slots.messages import Forked, ForkRefused, PermitReply
-from taskmesh.pool.slots.output import Console
+from taskmesh.pool.slots.output import Console, TaskPrints
 from taskmesh.pool.slots.slot_handle import SlotHandle
 from taskmesh.shm import files
 from taskmesh.system.cgroups import LONGEST_DEATH
@@ -116,6 +116,7 @@ class SlotSupervisor:
         self._dispatching = False
         self._closed = False
         self._stacks: dict[SlotHandle, StackWait] = {}
+        self._printing: dict[int, TaskPrints] = {}  # by slot, while its task's prints are its log
         self._fork_server.listen(self._selector, self._on_report, self._server_lost)
         loop.watch(self._selector.fileno(), self._dispatch)
         _open.add(self)
@@ -161,6 +162,10 @@ class SlotSupervisor:
                 raise LocalProtocolError(f"tasks for slot {slot}, which is not there")
             gone.unstarted += sum(len(run.seqs) for run in message.runs)
             return
+        self._end_prints(handle)  # of a task that was taken back
+        if message.prints:
+            self._printing[slot] = prints = TaskPrints(message.first)
+            self._console.begin_task(handle.output, prints)
         handle.hand_over(message)
         self._pump(handle)
 
@@ -187,7 +192,7 @@ class SlotSupervisor:
             for event in handle.peek():
                 self._post(event)
 
-    def show_stack(self, slot: int, serial: int) -> None:
+    def ask_stack(self, slot: int, serial: int) -> None:
         """Find out where a task is in its code; SlotReported with a line of its log follows, within a second.
 
         Nothing follows if the task has ended.
@@ -283,6 +288,7 @@ class SlotSupervisor:
         """Report a slot whose process is gone: everything that it had sent first, then its exit."""
         self._queue.extend(handle.read_all())
         self._queue.extend(handle.peek())
+        self._end_prints(handle)
         self._console.remove(handle.output)
         self._selector.remove(handle.sock.fileno())
         del self._tokens[handle.token]
@@ -364,13 +370,34 @@ class SlotSupervisor:
         self._dispatching = True
         try:
             self._selector.poll(timeout)
+            for slot, prints in self._printing.items():
+                self._tell_prints(slot, prints)
             while self._queue:
                 event = self._queue.popleft()
-                if type(event) is SlotFinished and event.results.failed:
-                    self._note_output(event)
+                if type(event) is SlotFinished:
+                    if event.slot in self._printing:
+                        self._queue.appendleft(event)
+                        self._end_prints(self._handles[event.slot])
+                        continue
+                    if event.results.failed:
+                        self._note_output(event)
                 self._on_event(event)
         finally:
             self._dispatching = False
+
+    def _end_prints(self, handle: SlotHandle) -> None:
+        """Report what is left of the log of a slot's task, if its prints are its log: before all events."""
+        prints = self._printing.pop(handle.slot, None)
+        if prints is not None:
+            self._console.end_task(handle.output)
+            prints.end()
+            self._tell_prints(handle.slot, prints)
+
+    def _tell_prints(self, slot: int, prints: TaskPrints) -> None:
+        """Report what a task has printed, before all events that are queued: it was printed before them."""
+        lines = prints.take()
+        if lines:
+            self._queue.appendleft(SlotReported(slot, SlotLogs(prints.serial, lines)))
 
     def _note_output(self, event: SlotFinished) -> None:
         """Add to failures what their process has printed last."""

@@ -300,7 +300,7 @@ def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Cluster, m
     second.say(m.CancelTasks([1, 2, 3]))
 
     with keyed.mesh() as mesh:
-        wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 3)
+        wait_until(lambda: mesh.status()["tasks"]["queued"] == 3)
         tasks = {row["client"]: row["tasks"] for row in mesh.status()["clients"]}
         assert (tasks[f"{7:016x}"], tasks[f"{8:016x}"]) == (3, 0)
 

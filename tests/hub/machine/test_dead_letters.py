@@ -49,7 +49,7 @@ def test_a_detached_task_that_fails_is_a_letter_with_its_last_failure(rig):
     fail_all(rig, session)
 
     (row,) = ask(rig, "dead").value
-    assert (row["task_id"], row["state"], row["attempts"]) == (text_of(task_id(1, seq)), "FAILED", 2)
+    assert (row["task_id"], row["state"], row["attempts"]) == (text_of(task_id(1, seq)), "failed", 2)
     told = ask(rig, "dead-letter", row["task_id"]).value
     assert (told["attempts"], told["text"]) == (2, "bad")
 

@@ -5,13 +5,16 @@ import random
 
 import pytest
 
+from taskmesh.cli.output import encoded
 from taskmesh.cli.views import error_groups
 from taskmesh.core.events import FromClient
+from taskmesh.core.ids import text_of
+from taskmesh.hub.machine.figures.diagnostics import RecentEnds
 from taskmesh.hub.machine.figures.errors import MOST_GROUPS, Errors, place_of
-from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Functions, Histogram
+from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Bytes, Functions, Histogram
 from taskmesh.hub.machine.views import views
 from taskmesh.messages import mesh_messages as m
-from taskmesh.messages.runs import Failed, Run
+from taskmesh.messages.runs import DoneRun, Failed, Run
 from tests.core.rig import HubRig, number_of, spec
 
 TRACE = """Traceback (most recent call last):
@@ -179,6 +182,42 @@ class TestErrors:
         assert place_of("no frames") == ""
 
 
+def test_how_a_task_has_ended_is_told_after_its_client_has_gone_too(rig):
+    session = rig.session()
+    many = rig.submit(1, count=3, one=spec("good"))
+    rig.report(session, done=tuple(rig.held[session]))
+    (kept,) = rig.submit(1, one=spec("kept", keep=60.0))
+    rig.report(session, done=tuple(rig.held[session]))
+    rig.submit(1, count=2, one=spec("bad", max_retries=0))
+    failed, given_up = (seq for _, seq, _ in rig.held[session])
+    rig.fail(session, (1, failed, 1), worker="p/0")
+    rig.cancel(1, given_up)
+    rig.tell(FromClient(1, m.ClientBye()))
+    rig.after(1_000.0)
+
+    def told(seq: int) -> tuple[object, ...]:
+        found = views.answer(rig.hub.state, m.Query(1, "task", text_of(1 << 64 | seq), 1), rig.now).value
+        return found["name"], found["state"], rig.hub.state.wall - found["ended"]
+
+    assert [told(seq) for seq in many] == [("good", "succeeded", 1_000.0)] * 3
+    assert told(kept) == ("kept", "succeeded", 1_000.0)
+    assert told(failed) == ("bad", "failed", 1_000.0)
+    assert told(given_up) == ("bad", "cancelled", 1_000.0)
+    rows = views.answer(rig.hub.state, m.Query(1, "tasks", "cancelled", 9), rig.now).value
+    assert [row["task_id"] for row in rows] == [text_of(1 << 64 | given_up)]
+
+
+def test_the_ids_of_the_latest_thousand_ends_are_kept_and_few_more():
+    recent = RecentEnds()
+    for number in range(100):
+        seqs = list(range(number * 300, number * 300 + 300))
+        recent.succeeded(DoneRun(0, 1, 1, "p/0", seqs, [b""] * 300, 1.0), "f", "default", 5.0)
+
+    known = [seq for seq in range(30_000) if recent.success_of(1 << 64 | seq)]
+    assert known[-1_200:] == list(range(30_000 - 1_200, 30_000))
+    assert known[:-1_200] == list(range(299, 30_000 - 1_200, 300)), "the last one of each report"
+
+
 def test_the_latest_ends_can_be_asked_for(rig):
     session = rig.session()
     rig.submit(1, count=2, one=spec("good"))
@@ -190,10 +229,25 @@ def test_the_latest_ends_can_be_asked_for(rig):
         rows = views.answer(rig.hub.state, m.Query(1, "tasks", state, 100), rig.now).value
         return [(row["name"], row["state"], row["attempt"], row["pool"]) for row in rows]
 
-    assert ends("succeeded")[0] == ("good", "SUCCEEDED", 1, "p")
-    assert ends("failed") == [("bad", "FAILED", 1, "p")]
+    assert ends("succeeded")[0] == ("good", "succeeded", 1, "p")
+    assert ends("failed") == [("bad", "failed", 1, "p")]
     for _ in range(1_100):
         rig.submit(1, one=spec("good"))
         rig.report(session, done=tuple(rig.held[session]))
     assert len(ends("succeeded")) == 100
     assert len(rig.hub.state.diagnostics.recent.successes) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_500, "1.5 kB"),
+        (268_435_456, "268.4 MB"),
+        (25_276_514_304, "25.3 GB"),
+    ],
+)
+def test_bytes_have_a_unit_for_people_and_are_a_number_for_programs(size, text):
+    assert f"{Bytes(size)}" == text
+    assert encoded({"size": Bytes(size)}) == f'{{"size": {size}}}'

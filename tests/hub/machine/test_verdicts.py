@@ -149,7 +149,7 @@ def test_what_a_limit_holds_back_is_no_verdict(rig):
         for pool in ("p", "idle"):
             rig.beat(rig.session(pool), pool)
 
-    assert rig.hub.snapshot()["tasks"]["QUEUED"] == 4
+    assert rig.hub.snapshot()["tasks"]["queued"] == 5
     assert said(rig) == []
 
 

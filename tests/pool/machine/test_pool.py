@@ -373,14 +373,14 @@ class TestStack:
 
         (one,), (two,) = rig.handed[0], rig.handed[1]
         assert (one, two) == ((1, 1, 1), (1, 2, 1)), "the third is in no slot"
-        assert rig.of(act.ShowStack) == [act.ShowStack(0, 0), act.ShowStack(1, 0)]
+        assert rig.of(act.AskSlotStack) == [act.AskSlotStack(0, 0), act.AskSlotStack(1, 0)]
 
     def test_of_a_former_session_is_not(self):
         rig = PoolRig()
         rig.push(1)
         rig.tell(ev.FromHub(m.AskStack(EPOCH, 99, Held(1, 1, [1]))))
 
-        assert not rig.of(act.ShowStack)
+        assert not rig.of(act.AskSlotStack)
 
 
 class TestLastProgress:

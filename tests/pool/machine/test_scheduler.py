@@ -237,3 +237,24 @@ def test_a_task_with_a_hard_limit_is_handed_over_alone():
     assert rig.handed[0] == [(1, 2, 1)]
     rig.finish(0)
     assert rig.handed[0] == [(1, 3, 1)]
+
+
+def test_a_task_whose_prints_are_its_log_is_alone_in_its_slot():
+    """So what its slot prints is its own."""
+    rig = PoolRig(1)
+    printing = spec("printing", stream_logs=True)
+    for short in (spec(), printing):
+        rig.push(1000, one=short)
+        rig.finish(0)
+    rig.push(1, 2, one=printing)
+    rig.push(3)
+    assert rig.handed[0] == [(1, 1, 1)]
+    assert rig.of(act.HandOver)[-1].message.prints
+
+    rig.after(2.0)
+    assert not rig.of(act.KillSlot)
+    rig.finish(0)
+    assert rig.handed[0] == [(1, 2, 1)]
+    rig.finish(0)
+    assert rig.handed[0] == [(1, 3, 1)]
+    assert not rig.of(act.HandOver)[-1].message.prints

@@ -8,7 +8,7 @@ from typing import Any
 
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.messages.runs import CALL, LaneRun, Spec
-from taskmesh.messages.slot_messages import SlotFailure, SlotTasks
+from taskmesh.messages.slot_messages import SlotFailure, SlotLogs, SlotTasks
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
 from taskmesh.pool.slots.supervisor import SlotEvent, SlotSupervisor
 from taskmesh.serialize import payload
@@ -130,9 +130,16 @@ class Driver:
             if run.spec not in self._known[slot]:
                 self._known[slot].add(run.spec)
                 specs.append((run.spec, self._all_specs[run.spec]))
-        self.host.hand_over(slot, SlotTasks(first, self.generation[slot], specs, list(runs)))
+        prints = any(self._all_specs[run.spec].stream_logs for run in runs)
+        self.host.hand_over(slot, SlotTasks(first, self.generation[slot], specs, list(runs), prints))
         self.next_serial[slot] = first + sum(len(run.seqs) for run in runs)
         return list(range(first, self.next_serial[slot]))
+
+    def printed(self, slot: int, serial: int) -> list[str]:
+        """Return the lines that a task has logged or printed so far."""
+        news = [event.news for event in self.of(SlotReported, slot)]
+        logs = [told for told in news if isinstance(told, SlotLogs) and told.serial == serial]
+        return [line.text for told in logs for line in told.lines]
 
     def forget(self, slot: int, function: Callable[..., Any]) -> None:
         """Tell the slot to forget a function, which is sent again before its next use."""

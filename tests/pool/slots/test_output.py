@@ -94,6 +94,10 @@ def test_unread_stdout_holds_up_the_printing_task_alone(processes, monkeypatch):
             driver.turn(0.01)
         assert not driver.finished(0, [loud])
 
+        [logging] = driver.call(1, tasks.chatter, (300,), stream_logs=True)
+        assert driver.result(1, logging) == 300
+        assert driver.printed(1, logging) == [f"line {i}" for i in range(300)]
+
         gate.set()
         assert driver.result(0, loud) == 200_000
         driver.close()

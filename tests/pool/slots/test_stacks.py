@@ -22,7 +22,7 @@ def stacks(driver: Driver) -> list[tuple[int, str]]:
 
 def stack_of(driver: Driver, serial: int) -> str:
     before = len(stacks(driver))
-    driver.host.show_stack(0, serial)
+    driver.host.ask_stack(0, serial)
     told, text = driver.run_until(lambda: stacks(driver)[before:])[0]
     assert told == serial
     return text
@@ -60,8 +60,8 @@ def test_a_task_behind_others_has_not_started_and_one_that_has_ended_tells_nothi
 
     assert "it has not started" in stack_of(driver, behind)
     assert "in waits_unless" in stack_of(driver, running), "its predecessor's result is not flushed yet"
-    driver.host.show_stack(0, done)
-    driver.host.show_stack(1, done)
+    driver.host.ask_stack(0, done)
+    driver.host.ask_stack(1, done)
     (tmp_path / "gate").touch()
     driver.run_until(lambda: driver.finished(0, [done, running, behind]))
     assert len(stacks(driver)) == 2
@@ -75,7 +75,7 @@ def test_a_slot_that_is_stopped_does_not_answer_and_a_dead_one_is_not_waited_for
     os.kill(pid, signal.SIGSTOP)
 
     assert stack_of(driver, serial) == NO_STACK
-    driver.host.show_stack(0, serial)
+    driver.host.ask_stack(0, serial)
     driver.host.kill(0)
     driver.exit_of(0)
     assert len(stacks(driver)) == 1

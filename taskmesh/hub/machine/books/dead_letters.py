@@ -64,7 +64,7 @@ class DeadLetters:
             run.needs = [list(record.links.needs)]
         self.drop(record.id)
         letter = JournalLetter(
-            wall, user, client, state.name, record.spec.spec, run, replace(failed, pickled=b"")
+            wall, user, client, state.word, record.spec.spec, run, replace(failed, pickled=b"")
         )
         self.letters[record.id] = letter
         self._size += _size_of(letter)

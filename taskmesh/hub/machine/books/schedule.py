@@ -71,7 +71,7 @@ class ScheduleRecord:
             if record.state <= State.RUNNING:
                 self.living.append(record)
             else:
-                self.counts[record.state.name.lower()] += 1
+                self.counts[record.state.word] += 1
         return self.living
 
     def written(self) -> JournalSchedule:

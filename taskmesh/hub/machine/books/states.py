@@ -28,6 +28,11 @@ class State(enum.IntEnum):
     DEAD = 8
     LOST = 9
 
+    @property
+    def word(self) -> str:
+        """The state as people see it, as `TaskState` has it: what waits, or is next at a pool, is queued."""
+        return "queued" if self in (WAITING, SENT) else self.name.lower()
+
 
 class Cause(enum.IntEnum):
     """The cause of a transition."""

@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from taskmesh.core.actions import LogEvent
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.hub.machine.figures.errors import TOLD_TEXT, Errors, in_words
 from taskmesh.hub.machine.figures.functions import Functions
 from taskmesh.hub.machine.figures.lines import LastLines
-from taskmesh.messages.runs import Failed
+from taskmesh.messages.runs import DoneRun, Failed
 
 RECENT = 1_000
-"""Bad ends that are kept for whoever asks why a task failed."""
+"""Ends of a kind that are kept for whoever asks how a task has ended."""
 EVENTS_KEPT = 1000
+
+
+End = tuple[int, str, str, int, str, float, int, float]
+"""The last success of a report: id, name, queue, attempt, worker, the seconds that all tasks of the report
+ran, their number, and the hub's time."""
 
 
 class RecentEnds:
     """The latest ends of tasks, as people see them.
 
     Attributes:
-        by_task: bad ends, by task id; RECENT of them.
-        successes: RECENT successes, the last task of each report: id, name, queue, attempt, worker, the
-            seconds that all tasks of the report ran, their number, and the hub's time.
+        by_task: bad ends but cancellations, by task id; RECENT of them.
+        cancelled: cancellations, likewise.
+        successes: RECENT successes, the last task of each report.
     """
 
     def __init__(self) -> None:
-        self.successes: deque[tuple[int, str, str, int, str, float, int, float]] = deque(maxlen=RECENT)
+        self.successes: deque[End] = deque(maxlen=RECENT)
         self.by_task: OrderedDict[int, dict[str, object]] = OrderedDict()
+        self.cancelled: OrderedDict[int, dict[str, object]] = OrderedDict()
+        self._reports: deque[tuple[int, Sequence[int], End]] = deque()  # of several tasks each
+        self._reported = 0
+
+    def succeeded(self, run: DoneRun, name: str, queue: str, now: float) -> None:
+        """Keep the successes of a report."""
+        seqs = run.seqs
+        task, attempt, count = run.client << SEQ_BITS | seqs[-1], run.attempt - run.returns, len(seqs)
+        end = (task, name, queue, attempt, run.worker, run.elapsed, count, now)
+        self.successes.append(end)
+        if count > 1:
+            self._reports.append((run.client, seqs, end))
+            self._reported += count
+            while self._reported - len(self._reports[0][1]) >= RECENT:
+                self._reported -= len(self._reports.popleft()[1])
+
+    def success_of(self, task: int) -> End | None:
+        """Return the report that had the success of a task, None if it is not kept; this looks at all."""
+        for end in self.successes:
+            if end[0] == task:
+                return end
+        client, seq = task >> SEQ_BITS, task & SEQ_MASK
+        return next((end for its, seqs, end in self._reports if its == client and seq in seqs), None)
 
     def remember(self, about: dict[str, object], told: Failed, tasks: Iterable[int]) -> None:
         """Keep a bad end for whoever asks why, by the ids of all tasks that have ended with it.
@@ -37,17 +66,21 @@ class RecentEnds:
             told: how it has ended.
             tasks: the ids.
         """
-        where = f"attempt {told.attempt} on {told.worker or '?'}"
+        is_cancelled = told.kind == "cancelled"
+        why = f"attempt {told.attempt} on {told.worker or '?'}: {told.kind} {in_words(told)}"
+        if is_cancelled:
+            why = "by its own program, or by an operator's command"
         end: dict[str, object] = {
             **about,
             "attempt": told.attempt,
             "worker": told.worker,
             "history": told.history,
-            "why": f"{where}: {told.kind} {in_words(told)}"[:TOLD_TEXT],
+            "why": why[:TOLD_TEXT],
         }
-        self.by_task.update(dict.fromkeys(tasks, end))
-        while len(self.by_task) > RECENT:
-            self.by_task.popitem(last=False)
+        ends = self.cancelled if is_cancelled else self.by_task
+        ends.update(dict.fromkeys(tasks, end))
+        while len(ends) > RECENT:
+            ends.popitem(last=False)
 
 
 class Diagnostics:

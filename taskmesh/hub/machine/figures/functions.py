@@ -128,6 +128,16 @@ class Functions:
         return sorted(self.by_name.values(), key=lambda each: -each.run.total)[:most]
 
 
+class Bytes(int):
+    """A number of bytes: a number in JSON, and for people with a unit."""
+
+    def __str__(self) -> str:
+        for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+            if self >= size:
+                return f"{self / size:,.1f} {unit}"
+        return f"{int(self)} bytes"
+
+
 def duration(seconds: float) -> str:
     """Return a time for people."""
     if seconds >= 100:

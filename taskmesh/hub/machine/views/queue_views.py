@@ -47,6 +47,11 @@ class QueueView:
         """The queue and the tags, in words."""
         return wanted(self.queue, self.tags)
 
+    @property
+    def refusal(self) -> str:
+        """The reason why no pool takes its tasks, with the cure; empty if one does."""
+        return refusal(self.queue, self.tags, [(lane.pool, lane.state.value) for lane in self.lanes])
+
     def view(self) -> dict[str, Any]:
         return {
             "queue": self.queue,
@@ -62,6 +67,25 @@ class QueueView:
 def wanted(queue: str, tags: frozenset[str]) -> str:
     """Return a queue and the tags that its tasks require, in words."""
     return f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
+
+
+def refusal(queue: str, tags: frozenset[str], serving: list[tuple[str, str]]) -> str:
+    """Return the reason why no pool takes the tasks of a queue, with the cure; empty if one does.
+
+    Args:
+        queue: its name.
+        tags: tags that the tasks require.
+        serving: names and states of the pools that serve it.
+    """
+    if not serving:
+        worker = f"taskmesh worker --queues {queue}" + (f" --tags {','.join(sorted(tags))}" if tags else "")
+        return f"no pool serves it: {worker}"
+    if any(state == LaneState.READY.value for _, state in serving):
+        return ""
+    states = ", ".join(f"{pool} is {state}" for pool, state in serving[:3])
+    paused = [pool for pool, state in serving if state == LaneState.PAUSED.value]
+    cure = f"taskmesh pool resume {paused[0]}" if paused else "taskmesh pool list"
+    return f"no pool that serves it takes work: {states}: {cure}"
 
 
 def queues(hub: HubState, now: float) -> list[QueueView]:

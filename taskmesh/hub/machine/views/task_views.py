@@ -15,14 +15,16 @@ from typing import Any
 
 from taskmesh.core import ids
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, plain
-from taskmesh.hub.machine.books.lanes import Lane, LaneState
+from taskmesh.hub.machine.books.lanes import Lane
 from taskmesh.hub.machine.books.ledger import tasks_by_id
-from taskmesh.hub.machine.books.states import ON_ITS_WAY, SUSPECT, State, TaskRecord
+from taskmesh.hub.machine.books.states import QUEUED, SENT, SUSPECT, WAITING, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
+from taskmesh.hub.machine.figures.diagnostics import RECENT
 from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
 from taskmesh.hub.machine.views import queue_views
+from taskmesh.hub.machine.views.queue_views import QueueView
 from taskmesh.messages.limit_rules import text_of
 
 ENOUGH = 20
@@ -37,20 +39,19 @@ class QuestionError(Exception):
 
 
 def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, Any]]:
-    wanted = {known.name.lower(): known for known in ON_ITS_WAY}
     name = state.lower()
-    if name in ("failed", "succeeded"):
+    if name in ("succeeded", "failed", "cancelled"):
         return _ended(hub, name)[:limit]
-    if name and name not in wanted:
+    if name not in ("", QUEUED.word, State.RUNNING.word):
         raise QuestionError(
-            f"{state!r} is no state of a task; there are {', '.join(wanted)}, and for the latest ends failed "
-            "and succeeded"
+            f"{state!r} is no state of a task that can be asked for; there are queued and running, and for "
+            "the latest ends succeeded, failed and cancelled"
         )
     if not name:
         return [_brief(hub, task, record) for task, record in islice(tasks_by_id(hub.ledger), limit)]
     rows = (
         {**_brief(hub, task, record), "seconds": round(seconds, 3)}
-        for record, seconds in _in_state(hub, wanted[name], now)
+        for record, seconds in (_running if name == State.RUNNING.word else _queued)(hub, now)
         for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
     )
     return list(islice(rows, limit))
@@ -59,13 +60,14 @@ def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, A
 def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     """Return tasks that have ended lately, the latest first."""
     recent, since = hub.diagnostics.recent, hub.wall - hub.now
-    if state == "failed":
+    if state != State.SUCCEEDED.word:
         fields = ("name", "state", "queue", "attempt", "worker", "ended")
-        ends = [({key: end[key] for key in fields}, task) for task, end in recent.by_task.items()]
+        kept = recent.by_task if state == State.FAILED.word else recent.cancelled
+        ends = [({key: end[key] for key in fields}, task) for task, end in kept.items()]
     else:
         fields = ("name", "queue", "attempt", "worker", "seconds", "count")
         ends = [
-            ({"state": "SUCCEEDED", **dict(zip(fields, about, strict=True)), "ended": since + at}, task)
+            ({"state": state, **dict(zip(fields, about, strict=True)), "ended": since + at}, task)
             for task, *about, at in recent.successes
         ]
     return [
@@ -74,25 +76,26 @@ def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     ]
 
 
-def _in_state(hub: HubState, state: State, now: float) -> Iterator[tuple[TaskRecord, float]]:
-    """Yield the tasks in a state, with the seconds for which they wait or run: the longest runs first.
+def _running(hub: HubState, now: float) -> Iterator[tuple[TaskRecord, float]]:
+    """Yield the tasks that run, with the seconds for which they do: the longest run first."""
+    runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
+    shown = ((each.record, each.seconds) for each in islice(runs, MOST_LOOKS))
+    yield from sorted(shown, key=itemgetter(1), reverse=True)
 
-    They come from the queues, from those that wait, or from the windows of pools.
+
+def _queued(hub: HubState, now: float) -> Iterator[tuple[TaskRecord, float]]:
+    """Yield the tasks that have not started, with the seconds for which they could have.
+
+    First those that pools have, then those in the queues, then those that wait for a time or other tasks.
     """
     ledger = hub.ledger
-    if state is State.RUNNING:
-        runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
-        shown = ((each.record, each.seconds) for each in islice(runs, MOST_LOOKS))
-        yield from sorted(shown, key=itemgetter(1), reverse=True)
-        return
-    records: Iterable[TaskRecord]
-    if state is State.QUEUED:
-        records = islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)
-    elif state is State.WAITING:
-        records = ledger.waiting
-    else:
-        records = (record for lane in hub.lanes.values() for record in lane.held())
-    yield from ((record, now - record.ready) for record in records if record.state is state)
+    stages: tuple[tuple[State, Iterable[TaskRecord]], ...] = (
+        (SENT, chain.from_iterable(lane.held() for lane in hub.lanes.values())),
+        (QUEUED, islice(chain(ledger.backlog.entries(), ledger.suspects.entries()), MOST_LOOKS)),
+        (WAITING, ledger.waiting),
+    )
+    for state, records in stages:
+        yield from ((record, now - record.ready) for record in records if record.state is state)
 
 
 @dataclass(slots=True)
@@ -109,6 +112,12 @@ class RunningView:
     worker: str
     seconds: float
 
+    @property
+    def usual(self) -> str:
+        """The time that calls of its function take, in words; empty while too few have ended."""
+        run = self.record.spec.figures.run
+        return f"99 of 100 calls end within {duration(run.quantile(0.99))}" if run.count >= ENOUGH else ""
+
 
 def running(hub: HubState, lane: Lane, now: float) -> Iterator[RunningView]:
     """Yield what a pool has said it runs, as far as that has not ended."""
@@ -122,16 +131,7 @@ def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
     task = parse(text)
     record = hub.ledger.by_id(task)
     if record is None:
-        account = hub.ledger.accounts.get(task >> SEQ_BITS)
-        if failure := hub.diagnostics.recent.by_task.get(task):
-            return {"task_id": text, **failure}
-        if account is not None and task & SEQ_MASK in account.finished:
-            return {
-                "task_id": text,
-                "state": "FINISHED",
-                "why": "it has its outcome; that is with its client",
-            }
-        raise QuestionError(f"no task {text} is or was here")
+        return _over(hub, task)
     extra = record.extra
     return {
         **_brief(hub, task, record),
@@ -147,6 +147,35 @@ def task(hub: HubState, text: str, now: float) -> dict[str, Any]:
         "history": [*extra.pools, *extra.history] if extra else [],
         "why": _why(hub, record, now),
     }
+
+
+def _over(hub: HubState, task: int) -> dict[str, Any]:
+    """Return how a task has ended that is not on its way."""
+    text, recent = ids.text_of(task), hub.diagnostics.recent
+    if bad := recent.by_task.get(task) or recent.cancelled.get(task):
+        return {"task_id": text, **bad}
+    if success := recent.success_of(task):
+        _, name, queue, attempt, worker, seconds, count, at = success
+        others = f", with {count - 1:,} others of its report" if count > 1 else ""
+        return {
+            "task_id": text,
+            "name": name,
+            "user": hub.owner(task >> SEQ_BITS),
+            "state": State.SUCCEEDED.word,
+            "queue": queue,
+            "ended": hub.wall - hub.now + at,
+            "attempt": attempt,
+            "worker": worker,
+            "seconds": seconds,
+            "why": f"attempt {attempt} on {worker or '?'} in {duration(seconds)}{others}",
+        }
+    account = hub.ledger.accounts.get(task >> SEQ_BITS)
+    if account is not None and task & SEQ_MASK in account.finished:
+        why = f"how is told of the last {RECENT:,} ends; `taskmesh result {text}` has what is kept"
+        return {"task_id": text, "state": "ended", "why": why}
+    raise QuestionError(
+        f"nothing is known of task {text}: it was not submitted to this hub, or has ended and its client left"
+    )
 
 
 def logs(hub: HubState, argument: str, limit: int, user: str) -> dict[str, Any]:
@@ -225,7 +254,7 @@ def _brief(hub: HubState, task: int, record: TaskRecord) -> dict[str, Any]:
     return {
         "task_id": ids.text_of(task),
         "name": record.spec.spec.name,
-        "state": record.state.name,
+        "state": record.state.word,
         "queue": record.spec.route[0],
         "attempt": record.attempt - record.returns,
         "pool": lane.pool if lane is not None and held else "",
@@ -249,25 +278,19 @@ def _why_at_pool(hub: HubState, record: TaskRecord, now: float) -> str:
     found = next((each for each in running(hub, lane, now) if each.record is record), None)
     if found is None:
         return f"pool {lane.pool} has it"
-    run = record.spec.figures.run
-    usual = f"; 99 of 100 calls end within {duration(run.quantile(0.99))}" if run.count >= ENOUGH else ""
-    return f"{found.worker} runs it for {duration(found.seconds)}{usual}"
+    return "; ".join(filter(None, (f"{found.worker} runs it for {duration(found.seconds)}", found.usual)))
 
 
 def _no_slot(hub: HubState, record: TaskRecord) -> str:
     """Return the reason why no pool has a queued task, in words."""
     route = hub.ledger.route_of(record)
     queue, tags, _, sink = route
-    serving = [lane for lane in hub.lanes.values() if lane.serves(route)]
-    if not serving:
-        return f"no pool serves {queue_views.wanted(queue, tags)}: start one, or look at `taskmesh pool list`"
-    ready = [lane for lane in serving if lane.state is LaneState.READY]
-    if not ready:
-        states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
-        return f"no pool that serves queue {queue!r} takes work: {states}"
+    view = QueueView(queue, tags, lanes=[lane for lane in hub.lanes.values() if lane.serves(route)])
+    if view.refusal:
+        return f"{view.wanted}: {view.refusal}"
     if sink in hub.sinks.closed:
         return full_sink(sink)
-    return f"every pool that serves queue {queue!r} is busy; {_turn_comes(hub, record, ready)}"
+    return f"every pool that serves {view.wanted} is busy; {_turn_comes(hub, record, view.ready)}"
 
 
 def _turn_comes(hub: HubState, record: TaskRecord, ready: list[Lane]) -> str:

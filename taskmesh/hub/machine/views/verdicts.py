@@ -12,10 +12,10 @@ from typing import Final
 
 from taskmesh.core.ids import text_of
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
-from taskmesh.hub.machine.figures.functions import Histogram, duration
+from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.state import HubState
 from taskmesh.hub.machine.views.queue_views import QueueView
-from taskmesh.hub.machine.views.task_views import ENOUGH, RunningView, full_sink, running
+from taskmesh.hub.machine.views.task_views import RunningView, full_sink, running
 
 MOST: Final = 10
 """Verdicts that are told."""
@@ -65,14 +65,8 @@ def _of_queues(hub: HubState, queues: list[QueueView]) -> Iterator[str]:
             continue
         tasks = "1 task waits" if view.waiting == 1 else f"{view.waiting:,} tasks wait"
         said = f"{view.wanted}: {tasks}"
-        if not view.lanes:
-            tags = f" --tags {','.join(sorted(view.tags))}" if view.tags else ""
-            yield f"{said}, and no pool serves it: taskmesh worker --queues {view.queue}{tags}"
-        elif not view.ready:
-            states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in view.lanes[:3])
-            paused = [lane.pool for lane in view.lanes if lane.state is LaneState.PAUSED]
-            cure = f": taskmesh pool resume {paused[0]}" if paused else ""
-            yield f"{said}, and no pool that serves it takes work: {states}{cure}"
+        if view.refusal:
+            yield f"{said}, and {view.refusal}"
         elif full := view.sinks & hub.sinks.closed:
             yield f"{said}: {full_sink(min(full))}"
 
@@ -118,15 +112,13 @@ def _of_tasks(hub: HubState, now: float) -> Iterator[str]:
     ]
     for each in sorted(late, key=lambda each: -each.seconds):
         spec = each.record.spec
-        usual = duration(spec.figures.run.quantile(0.99))
         task = text_of(each.record.id)
         said = f"{spec.spec.name} runs on {each.worker} for {duration(each.seconds)}"
-        yield f"{said}, and 99 of 100 calls end within {usual}: taskmesh stack {task}"
+        yield f"{said}, and {each.usual}: taskmesh stack {task}"
 
 
 def _is_unusual(each: RunningView) -> bool:
-    run: Histogram = each.record.spec.figures.run
-    return run.count >= ENOUGH and each.seconds > UNUSUAL * (run.quantile(0.99) or 0.0)
+    return bool(each.usual) and each.seconds > UNUSUAL * (each.record.spec.figures.run.quantile(0.99) or 0.0)
 
 
 def _of_idle_pools(hub: HubState, queues: list[QueueView]) -> Iterator[str]:

@@ -113,7 +113,7 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
         "accepted": ledger.accepted,
         "finished": ledger.accepted - sum(states.values()),
         "ended": _ended(hub),
-        "tasks": {state.name: count for state, count in states.items()},
+        "tasks": _on_their_way(states),
         "orphans": clients.orphans(hub),
         "unclaimed": len(hub.unclaimed),
         "bytes": ledger.size,
@@ -141,12 +141,20 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
     }
 
 
+def _on_their_way(states: dict[State, int]) -> dict[str, int]:
+    """Counts of tasks on their way by state, as people see it."""
+    found = dict.fromkeys((state.word for state in states), 0)
+    for state, count in states.items():
+        found[state.word] += count
+    return found
+
+
 def _ended(hub: HubState) -> dict[str, int]:
     """Counts of ended tasks by state; tasks that share a key count once."""
-    ends = dict.fromkeys((state.name.lower() for state in ENDS), 0)
+    ends = dict.fromkeys((state.word for state in ENDS), 0)
     for (before, cause), count in hub.ledger.counts.items():
         if (after := TRANSITIONS[before, cause]) in ENDS:
-            ends[after.name.lower()] += count
+            ends[after.word] += count
     return ends
 
 
