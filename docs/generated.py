@@ -312,7 +312,8 @@ def _on_docstring(*told: Any) -> None:
     """Leave the options of `task` to their own page."""
     name, lines = told[2], told[5]
     if name == "taskmesh.task":
-        lines[:] = [line for line in lines if not line.startswith(" " * 8)]
+        first = next(number for number, line in enumerate(lines) if line.startswith("    options:"))
+        lines[first:] = [line for line in lines[first:] if not line.startswith(" " * 8)]
 
 
 def _on_missing(site: Sphinx, environment: Any, node: Any, shown: Any) -> Any:
