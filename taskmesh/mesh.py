@@ -28,6 +28,7 @@ from taskmesh.executor import MeshExecutor
 from taskmesh.hosting.transport import open_port, with_middleware
 from taskmesh.messages.runs import LONGEST_NAME
 from taskmesh.messages.schedules import Declaration
+from taskmesh.messages.status import HubStatus
 from taskmesh.middleware import checked_middleware
 from taskmesh.schedule import Schedule, schedule_of
 from taskmesh.serialize.payload import check_size, dumps_call
@@ -319,8 +320,8 @@ class Mesh(Submitter):
             never.wait(min(pause, left))
             pause = min(2 * pause, LOOK_AGAIN)
 
-    def status(self, timeout: float = 5.0) -> Mapping[str, Any]:
-        """Return the hub's counts of tasks, pools and clients: plain data, as `taskmesh status --json`.
+    def status(self, timeout: float = 5.0) -> HubStatus:
+        """Return what the hub knows of its tasks, pools and programs, as `taskmesh status --json`.
 
         Args:
             timeout: seconds to wait for the answer.
@@ -329,7 +330,7 @@ class Mesh(Submitter):
             HubUnreachable: no answer within `timeout` seconds.
             MeshClosed: the mesh is closed, or closes.
         """
-        return cast(Mapping[str, Any], self._client.open().query("status", timeout=timeout))
+        return cast(HubStatus, self._client.open().query("status", timeout=timeout))
 
     def events(
         self, since: int = 0, *, limit: int = 100, timeout: float = 5.0

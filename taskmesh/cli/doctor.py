@@ -7,13 +7,14 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
 from taskmesh.cli.command import FAILED, Reach, hub_command
 from taskmesh.cli.output import Output
 from taskmesh.errors import TaskMeshError
+from taskmesh.messages.status import HubStatus
 
 FEWEST_FILES: Final = 1024
 ENOUGH_FILES: Final = 65_536
@@ -35,7 +36,7 @@ class Checkup:
     reach: Reach
     queue: str
     tags: frozenset[str]
-    status: dict[str, Any] = field(default_factory=dict)
+    status: HubStatus = field(default_factory=lambda: cast(HubStatus, {}))
 
     def python(self) -> str:
         """Name the versions that have to agree between programs of a mesh."""
@@ -108,7 +109,7 @@ class Checkup:
         with self.reach.session() as hub:
             hub.query("pools", timeout=self.reach.timeout)  # the first answer takes a handshake
             began = time.monotonic()
-            self.status = dict(hub.query("status", timeout=self.reach.timeout))  # type: ignore[call-overload]
+            self.status = cast(HubStatus, hub.query("status", timeout=self.reach.timeout))
             seconds = time.monotonic() - began
         pools = self.status["pools"]
         slots = sum(pool["slots"] for pool in pools)

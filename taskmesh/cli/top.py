@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -21,6 +21,8 @@ from taskmesh.hub.machine.figures.functions import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from taskmesh.messages.status import HubStatus
 
 SHOWN = 50
 """Running tasks that are asked for."""
@@ -38,9 +40,9 @@ class Screen:
         part: the one that is shown; empty for all.
         sort: what functions are sorted by.
         paused: the answer stays as it is.
-        status: the hub's latest answer.
+        status: the hub's latest answer; empty before the first.
         running: the tasks that run, likewise.
-        at: when that came.
+        at: when that came; 0 before the first.
         rates: ends a second of functions, by name; those of all tasks under the empty name.
         trouble: why there is no answer.
     """
@@ -48,16 +50,16 @@ class Screen:
     part: str = ""
     sort: str = "rate"
     paused: bool = False
-    status: dict[str, Any] = field(default_factory=dict)
+    status: HubStatus = field(default_factory=lambda: cast("HubStatus", {}))
     running: list[dict[str, Any]] = field(default_factory=list)
     at: float = 0.0
     rates: dict[str, float] = field(default_factory=dict)
     trouble: str = ""
 
-    def take(self, status: dict[str, Any], running: list[dict[str, Any]], now: float) -> None:
+    def take(self, status: HubStatus, running: list[dict[str, Any]], now: float) -> None:
         """Take in an answer; what has ended since the one before it makes the rates."""
         ends = ended(status)
-        if self.status and self.status["epoch"] == status["epoch"] and now > self.at:
+        if self.at and self.status["epoch"] == status["epoch"] and now > self.at:
             before = ended(self.status)
             self.rates = {name: (ends[name] - before.get(name, 0)) / (now - self.at) for name in ends}
         self.status, self.running, self.at, self.trouble = status, running, now, ""
@@ -73,7 +75,7 @@ class Screen:
         return key not in ("q", "\x03", "\x1b")
 
 
-def ended(status: dict[str, Any]) -> dict[str, int]:
+def ended(status: HubStatus) -> dict[str, int]:
     """Return how many tasks of each function have ended, and of all under the empty name."""
     counts = {each["name"]: each["succeeded"] + each["failed"] for each in status["functions"]}
     return {"": status["finished"], **counts}
@@ -174,7 +176,7 @@ def frame(screen: Screen, width: int, height: int) -> RenderableType:
     from rich.text import Text
 
     status = screen.status
-    if not status:
+    if not screen.at:
         return Text(screen.trouble)
     verdicts = [f"! {text}" for text in status["verdicts"]]
     head = [Text(line, style="bold red") for line in verdicts]

@@ -11,6 +11,7 @@ import typer
 from taskmesh.cli.command import EVERYTHING, Reach, TaskId, hub_command
 from taskmesh.cli.output import Output, encoded, time_of_day
 from taskmesh.hub.machine.figures.functions import Bytes, duration
+from taskmesh.messages.status import FunctionStatus, HubStatus, JournalStatus, Quantiles, SinkStatus
 
 MOST_LINES = 1_000
 SHOWN_FUNCTIONS = 10
@@ -220,7 +221,7 @@ def error_groups(found: dict[str, Any]) -> str:
     return "\n".join(lines) or "no task has failed since this hub has started"
 
 
-def summary(found: dict[str, Any]) -> str:
+def summary(found: HubStatus) -> str:
     """Return the status for people."""
     states = ", ".join(f"{count} {name}" for name, count in found["tasks"].items() if count) or "none"
     ended = [f"{count} {name}" for name, count in found.get("ended", {}).items() if count]
@@ -239,23 +240,26 @@ def summary(found: dict[str, Any]) -> str:
         )
     lines += [function_line(each) for each in found.get("functions", ())[:SHOWN_FUNCTIONS]]
     lines += [sink_line(sink) for sink in found.get("sinks", ())]
-    lines += [journal_line(found["journal"])] if found.get("journal") else []
+    lines += [journal_line(found["journal"])] if found["journal"] else []
     return "\n".join(lines)
 
 
-def function_line(function: dict[str, Any]) -> str:
+def function_line(function: FunctionStatus) -> str:
     """Return how the tasks of a function fare, for people."""
     bad = [f"{function[key]} {key}" for key in ("failed", "cancelled") if function[key]]
     ends = ", ".join([f"{function['succeeded']} succeeded", *bad])
-    times = "; ".join(
-        f"{what} {', '.join(f'{share} {duration(value)}' for share, value in function[what].items())}"
-        for what in ("run", "wait")
-        if function[what]["p50"] is not None
+    times = [f"{what} {quantiles(function[what])}" for what in ("run", "wait") if function[what]["p50"]]
+    return "; ".join([f"function {function['name']}: {ends}", *times])
+
+
+def quantiles(found: Quantiles) -> str:
+    """Return quantiles of times, for people."""
+    return ", ".join(
+        f"{share} {duration(value)}" for share, value in found.items() if isinstance(value, float)
     )
-    return f"function {function['name']}: {ends}" + (f"; {times}" if times else "")
 
 
-def sink_line(sink: dict[str, Any]) -> str:
+def sink_line(sink: SinkStatus) -> str:
     """Return how a sink is, for people."""
     full = "; it is full: tasks whose outcomes go there wait" if sink["full"] else ""
     return (
@@ -264,7 +268,7 @@ def sink_line(sink: dict[str, Any]) -> str:
     )
 
 
-def journal_line(journal: dict[str, Any]) -> str:
+def journal_line(journal: JournalStatus) -> str:
     """Return how the hub's journal is, for people."""
     why = f" ({journal['why']})" if journal["why"] else ""
     full = "; it takes no more durable tasks" if journal["full"] else ""

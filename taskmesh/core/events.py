@@ -8,6 +8,7 @@ from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.journal_entries import Entry
 from taskmesh.messages.runs import Run, Spec
 from taskmesh.messages.slot_messages import SlotNews, SlotResults
+from taskmesh.messages.status import JournalStatus
 
 # --- all --------------------------------------------------------------------------------------------------
 
@@ -120,13 +121,13 @@ class JournalTold(msgspec.Struct):
     """The state of the journal has changed.
 
     Attributes:
-        view: The state in plain data.
+        view: The state.
         is_full: More waits to be written than may: no more durable tasks.
         is_lost: What was written is gone, so all of it is to be written again.
         news: Kinds and fields of events to log.
     """
 
-    view: dict[str, object]
+    view: JournalStatus | None
     is_full: bool
     is_lost: bool
     news: list[tuple[str, dict[str, object]]]

@@ -15,6 +15,7 @@ import msgspec
 
 from taskmesh.client.port.port import SubmitPort
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
+from taskmesh.messages.status import HubStatus
 
 WATCHED, UNWATCHED = 1.0, 10.0
 """Seconds between questions to the hub, while a page is open and while none is."""
@@ -101,7 +102,7 @@ class Flow:
         self._last: tuple[object, float, list[int]] | None = None
         self._sum = [0.0, 0.0, 0.0, 0.0]
 
-    def take(self, status: dict[str, Any], now: float) -> None:
+    def take(self, status: HubStatus, now: float) -> None:
         """Add a point. The counts of a hub that was started anew begin at zero, and so does the series."""
         ended = status["ended"]
         counts = [status["accepted"], status["finished"], sum(ended.get(end, 0) for end in BAD)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from taskmesh.http.metrics import QUEUE_HELP, Family, Times
 from taskmesh.hub.machine import clients
@@ -12,6 +11,7 @@ from taskmesh.hub.machine.books.lanes import LaneState
 from taskmesh.hub.machine.books.ledger import states_of
 from taskmesh.hub.machine.figures.functions import OTHER, FunctionFigures, Functions, Histogram
 from taskmesh.hub.machine.machine import HubMachine
+from taskmesh.messages.status import JournalStatus
 
 MOST_NAMES = 50
 """Functions with metrics of their own."""
@@ -144,7 +144,7 @@ def _sink_families(machine: HubMachine) -> list[Family]:
     ]
 
 
-def _journal_families(journal: Mapping[str, Any]) -> list[Family]:
+def _journal_families(journal: JournalStatus | None) -> list[Family]:
     """Return the journal's metrics; none without a journal."""
     if not journal:
         return []

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import zmq
-
 from taskmesh.errors import KeysUnusable
 from taskmesh.security.keys import CLIENT, HUB, OPERATOR, WORKER, Admission, KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
@@ -35,8 +33,6 @@ DOMAINS = {
     CONTROL: frozenset({WORKER}),
 }
 """The roles that each socket admits. A lane admits one key alone."""
-KEYLESS = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-"""The code with which libzmq reports a handshake with a peer that uses no keys."""
 CHECK = 0.5
 """Seconds between two checks of the authorized keys."""
 CHECKS = 20
@@ -86,7 +82,7 @@ class ZapHandler:
         """Count and log those who dial a socket without keys: libzmq turns them away and asks nobody."""
 
         def failed() -> None:
-            keyless = sum(event.value == KEYLESS for event in monitor.recv_many())
+            keyless = sum(event.is_keyless for event in monitor.recv_many())
             if keyless:
                 self._peer_errors.add("keys.denied", {"at": domain, "why": "it has shown no key"}, keyless)
 

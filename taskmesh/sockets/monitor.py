@@ -45,6 +45,12 @@ class MonitorEvent:
     endpoint: str
     value: int
 
+    @property
+    def is_keyless(self) -> bool:
+        """True if a handshake ended as one of both uses keys and the other none."""
+        is_protocol = self.kind is EventKind.HANDSHAKE_FAILED_PROTOCOL
+        return is_protocol and self.value == int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+
 
 class Monitor:
     """The stream of connection events of one socket; made by `Socket.monitor()`.

@@ -22,7 +22,10 @@ LEAVES = ("taskmesh.errors",)
 MACHINES = ("taskmesh.core", "taskmesh.hub.machine", "taskmesh.pool.machine", "taskmesh.client.machine")
 MESSAGES = tuple(
     f"taskmesh.messages.{name}"
-    for name in ("journal_entries", "limit_rules", "mesh_messages", "runs", "schedules", "slot_messages")
+    for name in (
+        *("journal_entries", "limit_rules", "mesh_messages", "runs", "schedules", "slot_messages"),
+        "status",
+    )
 )
 """Those that are pure data; the others are frames."""
 # The modules that rebuild objects: only clients and slots use them.
@@ -45,6 +48,7 @@ SPECIAL_NEEDS = {
         {"annotationlib", "sys"}
     ),  # which Python defers annotations
     "taskmesh/serialize/encoding.py": frozenset({"sys"}),  # the module that a function is of
+    "taskmesh/serialize/sources.py": frozenset({"os", "pathlib", "sys"}),  # the files of imported modules
     "taskmesh/serialize/namespaces.py": frozenset({"threading", "uuid"}),  # a random name; threads unpickle
     "taskmesh/serialize/dependencies.py": frozenset({"contextvars"}),  # the call that a thread encodes
     "taskmesh/serialize/reducers.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells

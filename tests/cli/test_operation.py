@@ -126,6 +126,7 @@ def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(sha
         "2 x tests.hosting.workload.refuse: exception: tests.hosting.workload.Refusal at "
     )
     assert f"{task} attempt 2 on told/0: because" in groups[1]
+    assert " is over: failed 20" in explained.stdout
     assert ": attempt 2 on told/0: exception tests.hosting.workload.Refusal: because" in explained.stdout
 
 

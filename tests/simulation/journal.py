@@ -161,7 +161,7 @@ class SimulatedJournal:
             self._full = full
             if full:
                 self._count("full")
-            self._tell(JournalTold({}, full, False, []))
+            self._tell(JournalTold(None, full, False, []))
 
     def _look(self) -> None:
         """Sync, and look at the epoch, as the writer's thread does when it has nothing else to do."""
@@ -198,7 +198,7 @@ class SimulatedJournal:
         self._count("regressed")
         self._under_way.clear()
         self._waiting.clear()
-        self._tell(JournalTold({}, self._full, True, []))
+        self._tell(JournalTold(None, self._full, True, []))
 
     def _end(self) -> None:
         if self._alive():

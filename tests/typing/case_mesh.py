@@ -48,6 +48,17 @@ def maps(mesh: Mesh, paths: list[str]) -> None:
     mesh.map(len, paths, chunksize="big")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 
 
+def statuses(mesh: Mesh) -> None:
+    found = mesh.status()
+    assert_type(found["verdicts"], list[str])
+    assert_type(found["queues"][0]["waiting"], int)
+    assert_type(found["functions"][0]["run"]["p95"], float | None)
+    if found["journal"] is not None:
+        assert_type(found["journal"]["lag"], float)
+    found["queue"]  # type: ignore[typeddict-item]  # pyright: ignore[reportGeneralTypeIssues]
+    found["journal"]["lag"]  # type: ignore[index]  # pyright: ignore[reportOptionalSubscript]
+
+
 def executors(mesh: Mesh) -> None:
     executor: Executor = mesh.executor(queue="q")
     future: Future[int] = executor.submit(len, "abc")

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final
 
 from taskmesh.hub.journal.store import Changes, JournalRegressed, JournalStore, JournalSuperseded, Opened
+from taskmesh.messages.status import JournalStatus
 
 BACKLOG_BYTES: Final = 256 << 20
 """Bytes of unconfirmed changes above which the writer calls itself full."""
@@ -241,7 +242,7 @@ class JournalWriter:
         """True if the hub should accept no new durable work; `put` takes what ends or moves old work."""
         return self.unconfirmed.size > BACKLOG_BYTES
 
-    def status(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
+    def status(self) -> tuple[JournalStatus, list[tuple[str, dict[str, object]]]]:
         """Return the writer's state in plain data, with what is worth telling since the last call."""
         self.changed = False
         news = [self._news.popleft() for _ in range(len(self._news))]

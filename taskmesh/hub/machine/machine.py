@@ -33,6 +33,7 @@ from taskmesh.hub.machine.ventilator import Ventilator
 from taskmesh.hub.machine.views import letter_views, views
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import Progress
+from taskmesh.messages.status import HubStatus
 
 Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
 SILENT_BEATS = 4
@@ -460,7 +461,7 @@ class HubMachine:
 
     # --- views --------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> HubStatus:
         return views.status(self.state, self.state.now)
 
     def check(self) -> None:

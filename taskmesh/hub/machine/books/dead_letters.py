@@ -16,6 +16,7 @@ from taskmesh.hub.machine.books.states import State, TaskRecord
 from taskmesh.link.link import size_of_failure
 from taskmesh.messages.journal_entries import LETTER, JournalLetter
 from taskmesh.messages.runs import Failed, Run
+from taskmesh.messages.status import LettersStatus
 
 MOST: Final = 10_000
 LIFETIME: Final = 7 * 86_400.0
@@ -40,7 +41,7 @@ class DeadLetters:
         self._most_bytes = most_bytes
         self._size = 0
 
-    def view(self) -> dict[str, int]:
+    def view(self) -> LettersStatus:
         return {"letters": len(self.letters), "bytes": self._size, "evicted": self.evicted}
 
     def add(

@@ -13,6 +13,7 @@ from taskmesh.hub.machine.settings import KEPT_BYTES
 from taskmesh.link.link import size_of, size_of_failure
 from taskmesh.messages.journal_entries import KEPT, JournalKept
 from taskmesh.messages.runs import UNKNOWN, DoneRun, Failed
+from taskmesh.messages.status import KeptStatus
 
 ENTRY: Final = 800
 """Bytes that an outcome takes beside its payload, about: small ones are most of them."""
@@ -117,7 +118,7 @@ class ResultCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def view(self) -> dict[str, int]:
+    def view(self) -> KeptStatus:
         return {"outcomes": len(self._kept), "bytes": self.size, "evicted": self.evicted}
 
     def keep(

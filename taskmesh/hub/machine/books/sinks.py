@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import groupby, islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -26,6 +26,7 @@ from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.link.link import ReceiveWindow, SendWindow, size_of, size_of_failure
 from taskmesh.messages.mesh_messages import MOST_SINKS, SinkDeliver, SinkReport, SinkReportAck
 from taskmesh.messages.runs import DoneRun, Failed
+from taskmesh.messages.status import SinkStatus
 
 MOST_BYTES = 1 << 20
 """Bytes after which a delivery is closed and the next consumer has its turn."""
@@ -400,12 +401,12 @@ class Sinks:
         for _, consumer in self._consumers():
             consumer.heard += gap
 
-    def view(self, most: int = MOST_LISTED) -> list[dict[str, Any]]:
+    def view(self, most: int = MOST_LISTED) -> list[SinkStatus]:
         """List sinks, at most so many: those that are there for longest."""
         return [
             {
                 "sink": plain(sink.name),
-                "key": user_of(sink.name),
+                "key": user_of(sink.name) or None,
                 "waiting": sink.count,
                 "unacknowledged": sum(len(consumer.held) for consumer in sink.consumers.values()),
                 "bytes": sink.size,

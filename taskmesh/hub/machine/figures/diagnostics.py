@@ -11,6 +11,7 @@ from taskmesh.hub.machine.figures.errors import TOLD_TEXT, Errors, in_words
 from taskmesh.hub.machine.figures.functions import Functions
 from taskmesh.hub.machine.figures.lines import LastLines
 from taskmesh.messages.runs import DoneRun, Failed
+from taskmesh.messages.status import JournalStatus
 
 RECENT = 1_000
 """Ends of a kind that are kept for whoever asks how a task has ended."""
@@ -94,7 +95,7 @@ class Diagnostics:
         functions: how long tasks of each function wait and run. errors: failed attempts, in groups.
         events: what was logged last: its number, the time, and what.
         refused: why pools were not let in, by name.
-        journal: what was told of the journal last, empty without one.
+        journal: what was told of the journal last, None without one.
         shortage: what the hub's process lacks and what to do; empty when it lacks nothing.
     """
 
@@ -108,7 +109,7 @@ class Diagnostics:
         self.errors = Errors()
         self.events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
         self.refused: dict[str, str] = {}
-        self.journal: dict[str, object] = {}
+        self.journal: JournalStatus | None = None
         self.shortage = ""
 
     def keep(self, event: LogEvent, now: float) -> None:

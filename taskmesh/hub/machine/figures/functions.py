@@ -6,6 +6,8 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Final
 
+from taskmesh.messages.status import FunctionStatus, Quantiles
+
 FIRST_S: Final = 0.0001
 BOUNDS: Final = tuple(FIRST_S * 2 ** (step / 2) for step in range(49))
 """Upper bounds of a histogram's buckets in seconds, 0.1 ms to 28 minutes. Each is the square root of 2 times
@@ -42,6 +44,10 @@ class Histogram:
         self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
         self.count += other.count
         self.total += other.total
+
+    def quantiles(self) -> Quantiles:
+        """Return the quantiles that people are shown."""
+        return {"p50": self.quantile(0.5), "p95": self.quantile(0.95), "p99": self.quantile(0.99)}
 
     def quantile(self, share: float) -> float | None:
         """Return the seconds that so large a share of the times does not exceed; None without any."""
@@ -89,7 +95,7 @@ class FunctionFigures:
         for kind, count in other.ended.items():
             self.ended[kind] = self.ended.get(kind, 0) + count
 
-    def view(self) -> dict[str, object]:
+    def view(self) -> FunctionStatus:
         """Return the figures in plain data, times in seconds."""
         ended = dict(sorted(self.ended.items()))
         return {
@@ -99,8 +105,8 @@ class FunctionFigures:
             "failed": sum(ended.values()),
             "kinds": ended,
             "slot_seconds": self.run.total,
-            "run": {f"p{int(100 * share)}": self.run.quantile(share) for share in (0.5, 0.95, 0.99)},
-            "wait": {f"p{int(100 * share)}": self.wait.quantile(share) for share in (0.5, 0.95, 0.99)},
+            "run": self.run.quantiles(),
+            "wait": self.wait.quantiles(),
         }
 
 

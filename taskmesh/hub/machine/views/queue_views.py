@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
 from taskmesh.hub.machine.books.states import SUSPECT, TaskRecord
 from taskmesh.hub.machine.state import HubState
+from taskmesh.messages.status import QueueStatus
 
 MOST_QUEUES = 20
 """Queues that are shown: those where most tasks wait."""
@@ -52,7 +52,7 @@ class QueueView:
         """The reason why no pool takes its tasks, with the cure; empty if one does."""
         return refusal(self.queue, self.tags, [(lane.pool, lane.state.value) for lane in self.lanes])
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> QueueStatus:
         return {
             "queue": self.queue,
             "tags": sorted(self.tags),

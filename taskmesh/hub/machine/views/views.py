@@ -24,6 +24,7 @@ from taskmesh.hub.machine.views.verdicts import verdicts
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.limit_rules import LimitError, read_named, text_of
 from taskmesh.messages.runs import Held
+from taskmesh.messages.status import HubStatus, PoolStatus
 
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
@@ -97,8 +98,8 @@ def _of_schedules(hub: HubState, what: str, name: str, limit: int) -> list[Any]:
     )
 
 
-def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
-    """Counts by state, pools, clients; tasks that share a key count once, and attachments not at all.
+def status(hub: HubState, now: float, *, told: bool = True) -> HubStatus:
+    """Return all that the hub knows of itself.
 
     Args:
         now: the time.
@@ -132,7 +133,7 @@ def status(hub: HubState, now: float, *, told: bool = True) -> dict[str, Any]:
             {
                 "client": f"{session.client:016x}",
                 "name": session.name,
-                "key": session.user,
+                "key": session.user or None,
                 "present": session.present,
                 "tasks": len(ledger.account(session.client).tasks),
             }
@@ -401,7 +402,7 @@ def pools_named(lanes: Iterable[Lane]) -> str:
     return ", ".join(sorted(lane.pool for lane in lanes)) or "none"
 
 
-def pool_view(lane: Lane, now: float) -> dict[str, Any]:
+def pool_view(lane: Lane, now: float) -> PoolStatus:
     return {
         "pool": lane.pool,
         "session": lane.session,
