@@ -47,7 +47,7 @@ FIRST_OPTIONS = ("retries", "timeout", "hard_timeout", "key", "queue", "priority
 """The options of a task that the first day needs."""
 FIRST_METHODS = {
     "Task": ("submit", "with_options"),
-    "Mesh": ("submit", "map", "amap", "close"),
+    "Mesh": ("submit", "call", "map", "close"),
     "TaskFuture": ("result", "exception", "cancel", "done"),
     "gather": (),
     "as_completed": (),
