@@ -23,7 +23,6 @@ if __name__ == "__main__":
         # With `buffersize` the items are read as results are taken: there may be any number of them.
         endless = mesh.map(square, count(), buffersize=1000)
         print(list(islice(endless, 5)))  # [0, 1, 4, 9, 16]
-        endless.close()
 
         # An item that fails raises its error in its place, or is an error among the results.
         results = list(mesh.map(inverse, [1, 0, 4], return_exceptions=True))

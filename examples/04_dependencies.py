@@ -1,4 +1,7 @@
-"""Tasks that depend on others: pass a future where its value would stand."""
+"""Tasks that depend on others: pass a future where its value would stand.
+
+Type checkers want `lazy(future)` there, which is the future itself with the type of its value.
+"""
 
 from taskmesh import Mesh, Outcome, task
 from taskmesh.errors import DependencyError

@@ -33,7 +33,7 @@ app = FastAPI(lifespan=lifespan)
 @app.get("/primes/{n}")
 async def primes(n: int) -> dict[str, int]:
     try:
-        return {"primes": await primes_below.submit(n)}
+        return {"primes": await app.state.mesh.call(primes_below, n)}
     except TaskTimeout:
         raise HTTPException(503, "this takes too long") from None
 

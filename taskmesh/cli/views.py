@@ -51,7 +51,7 @@ def tasks(
     from taskmesh.hub.machine.views.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
-    out.rows(rows[:limit], COLUMNS, "no such tasks on their way")
+    out.rows(rows[:limit], COLUMNS, "no such tasks")
     if len(rows) > limit and not out.as_json:
         out.text(
             f"only the first {limit}, there are more: --limit N shows up to {MOST_ROWS}, and "

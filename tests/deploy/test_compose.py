@@ -69,7 +69,7 @@ class Project:
         )
         taskmesh = f'taskmesh() {{ {sys.executable} -m taskmesh "$@"; }}\n'
         shell, options = service["entrypoint"]
-        return outcome_of([str(shutil.which(shell)), options, taskmesh + own], self.folder)
+        return outcome_of([str(shutil.which(shell)), options, taskmesh + own], self.folder, timeout=120)
 
     def start(self) -> None:
         """Start all services that last."""
@@ -125,6 +125,7 @@ def test_its_variables_are_settings_and_a_stop_has_time_for_the_grace(name: str)
     assert stop >= settings.pool.grace + 10 * ("worker" in name)
 
 
+@pytest.mark.timeout(180)  # seven programs, one after the other
 def test_keys_are_made_once_and_the_hub_gets_no_others(project: Project) -> None:
     secrets = sorted(str(path.relative_to(project.folder)) for path in project.folder.glob("*-keys/*.secret"))
     before = [(project.folder / name).read_bytes() for name in secrets]
