@@ -224,22 +224,22 @@ def error_groups(found: dict[str, Any]) -> str:
 def summary(found: HubStatus) -> str:
     """Return the status for people."""
     states = ", ".join(f"{count} {name}" for name, count in found["tasks"].items() if count) or "none"
-    ended = [f"{count} {name}" for name, count in found.get("ended", {}).items() if count]
+    ended = [f"{count} {name}" for name, count in found["ended"].items() if count]
     ends = f" ({', '.join(ended)})" if ended else ""
     there = found["pools"]
     slots, busy = (sum(pool[key] for pool in there) for key in ("slots", "busy"))
-    lines = [f"! {verdict}" for verdict in found.get("verdicts", ())]
+    lines = [f"! {verdict}" for verdict in found["verdicts"]]
     lines += [
         f"tasks:    {found['accepted']} accepted, {found['finished']} finished{ends}; on their way: {states}",
         f"pools:    {len(there)}; slots: {slots}, busy: {busy}",
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]
-    if unclaimed := found.get("unclaimed"):
+    if unclaimed := found["unclaimed"]:
         lines.append(
             f"unclaimed: {unclaimed} tasks that pools hold for clients that are not back with this hub"
         )
-    lines += [function_line(each) for each in found.get("functions", ())[:SHOWN_FUNCTIONS]]
-    lines += [sink_line(sink) for sink in found.get("sinks", ())]
+    lines += [function_line(each) for each in found["functions"][:SHOWN_FUNCTIONS]]
+    lines += [sink_line(sink) for sink in found["sinks"]]
     lines += [journal_line(found["journal"])] if found["journal"] else []
     return "\n".join(lines)
 

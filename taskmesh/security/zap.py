@@ -86,7 +86,7 @@ class ZapHandler:
             if keyless:
                 self._peer_errors.add("keys.denied", {"at": domain, "why": "it has shown no key"}, keyless)
 
-        monitor = socket.monitor(EventKind.HANDSHAKE_FAILED_PROTOCOL)
+        monitor = socket.monitor(EventKind.HANDSHAKE_FAILED_PROTOCOL | EventKind.HANDSHAKE_FAILED_NO_DETAIL)
         self._monitors.append(monitor)
         self._loop.watch(monitor.raw, failed)
 

@@ -47,7 +47,12 @@ class MonitorEvent:
 
     @property
     def is_keyless(self) -> bool:
-        """True if a handshake ended as one of both uses keys and the other none."""
+        """True if a handshake ended as one of both uses keys and the other none, or before that was said.
+
+        Both notice it, and the one that is later may see no more than that the connection ends.
+        """
+        if self.kind is EventKind.HANDSHAKE_FAILED_NO_DETAIL:
+            return True
         is_protocol = self.kind is EventKind.HANDSHAKE_FAILED_PROTOCOL
         return is_protocol and self.value == int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 

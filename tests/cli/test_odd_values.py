@@ -182,8 +182,10 @@ def test_news_and_errors_have_no_control_characters(capsys):
 
 def test_what_a_hub_tells_is_made_harmless_at_any_depth():
     assert harmless({"a\r": ["\x9b", ("ä", 1)]}) == {"a\\r": ["\\x9b", ["ä", 1]]}
-    told = {"tasks": {}, "pools": [], "clients": [], "accepted": 0, "finished": 0}
-    assert "\x1b" not in summary(harmless({**told, "refused": {"\x1b[1m": "x"}, "warnings": {}}))
+    counts = {"accepted": 0, "finished": 0, "unclaimed": 0, "tasks": {}, "ended": {}, "journal": None}
+    lists: dict[str, list[object]] = {"pools": [], "clients": [], "functions": [], "sinks": []}
+    told = {**counts, **lists, "verdicts": ["\x1b[1m"], "refused": {"\x1b[1m": "x"}, "warnings": {}}
+    assert "\x1b" not in summary(harmless(told))
 
 
 def test_json_is_json_whatever_the_value():
