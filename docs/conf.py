@@ -9,6 +9,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 project = "taskmesh"
 author = copyright = "the taskmesh authors"  # noqa: A001  Sphinx's name
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated"]
+smartquotes = False  # -- is an option's
 exclude_patterns = ["_build"]
 
 html_theme = "furo"

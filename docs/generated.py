@@ -133,7 +133,8 @@ def options(first: bool) -> str:
 def _commands(command: TyperCommand | TyperGroup, names: list[str]) -> Iterator[str]:
     """Yield the part of a command, and those of its subcommands."""
     path = " ".join(["taskmesh", *names])
-    yield f"{'#' * (2 + len(names))} `{path}`\n\n{command.help or ''}"
+    text = re.sub(r"^Example: (.+)$", r"Example: `\1`", command.help or "", flags=re.MULTILINE)
+    yield f"{'#' * (2 + len(names))} `{path}`\n\n{text}"
     if isinstance(command, TyperGroup):
         for name, each in command.commands.items():
             yield from _commands(each, [*names, name])
@@ -144,7 +145,8 @@ def _commands(command: TyperCommand | TyperGroup, names: list[str]) -> Iterator[
     for each in command.get_params(context):
         record = each.get_help_record(context)
         name, text = record or (each.human_readable_name, getattr(each, "help", "") or "")
-        rows.append((f"`{name}`", " ".join(text.split())))
+        shown = re.sub(r" <[\w\[\]]+>", "", name)  # the type of a value that has no word of its own
+        rows.append((f"`{shown}`", " ".join(text.split())))
     yield table(("", "meaning"), rows)
 
 
