@@ -21,7 +21,7 @@ from taskmesh.cli import (
     top,
     views,
 )
-from taskmesh.cli.command import EXIT_CODES, Command, PlainCommand, plain_flags
+from taskmesh.cli.command import EXIT_CODES, Command, PlainCommand, as_shown
 
 GROUPS: dict[str, dict[str, Command | tuple[str, dict[str, Command]]]] = {
     "Run": {
@@ -91,7 +91,7 @@ class Noun(TyperGroup):
     """Commands of one noun, or all commands."""
 
     def get_params(self, ctx: Any) -> Any:
-        return plain_flags(super().get_params(ctx))
+        return as_shown(super().get_params(ctx))
 
 
 app = typer.Typer(

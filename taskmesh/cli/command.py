@@ -243,18 +243,29 @@ def _parameters(run: Command) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     return found, grouped
 
 
+ADVANCED = frozenset(
+    {
+        *("after", "at", "delay", "grace", "hard_timeout", "http_token_file", "journal_file", "keep", "key"),
+        *("lanes", "log_level", "middleware", "only_registered", "priority", "slot_user", "strict"),
+    }
+)
+"""The options that the first day does not need: help pages have them in a box of their own, below others."""
+
+
 class PlainCommand(TyperCommand):
-    """A command on whose help page flags are flags."""
+    """A command on whose help page flags are flags, and advanced options stand below the others."""
 
     def get_params(self, ctx: Any) -> Any:
-        return plain_flags(super().get_params(ctx))
+        return as_shown(super().get_params(ctx))
 
 
-def plain_flags(parameters: list[Any]) -> list[Any]:
-    """Return the parameters of a command; on help pages no `<bool>` stands behind the flags among them."""
+def as_shown(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command as help pages show them: no `<bool>` behind flags, two boxes."""
     for each in parameters:
         if getattr(each, "is_flag", False):
             each.metavar = ""
+        if each.name in ADVANCED:
+            each.rich_help_panel = "Advanced options"
     return parameters
 
 

@@ -8,6 +8,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from taskmesh.cli.application import app, example_of
+from taskmesh.cli.command import ADVANCED
 from taskmesh.cli.programs import OF_HUBS, OF_POOLS
 from tests.harness.programs import Programs
 
@@ -74,3 +75,16 @@ def test_up_has_the_options_of_hub_and_worker():
     assert hub < up
     assert worker - up == {"--slot-user"}, "which a pool beside its hub refuses"
     assert {*OF_HUBS, *OF_POOLS} <= {each.name for each in ROOT.commands["up"].params}
+
+
+@pytest.mark.parametrize("name", ["up", "hub", "worker", "submit"])
+def test_eight_options_or_so_come_first_and_the_others_below(name):
+    command = ROOT.commands[name]
+    with typer.Context(command, info_name=name) as context:
+        options = [each for each in command.get_params(context) if each.param_type_name == "option"]
+    first = {each.name for each in options if each.name not in ADVANCED}
+
+    assert {each.name for each in options if each.rich_help_panel == "Advanced options"} == {
+        each.name for each in options
+    } - first
+    assert 6 <= len(first) <= 12
