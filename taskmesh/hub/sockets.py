@@ -120,10 +120,6 @@ class HubSockets:
         self.gateway = Router(context, self._keyed(profiles.GATEWAY, GATEWAY))
         self.collector = Pull(context, self._keyed(profiles.COLLECTOR, COLLECTOR))
         self.control = XPub(context, self._keyed(profiles.CONTROL, CONTROL))
-        if self._zap_handler is not None:
-            self._zap_handler.watch(self.gateway, GATEWAY)
-            self._zap_handler.watch(self.collector, COLLECTOR)
-            self._zap_handler.watch(self.control, CONTROL)
         self.endpoints = Endpoints("", "", "")
         self.listeners = Listeners()
 
@@ -444,9 +440,9 @@ class HubSockets:
     def close(self) -> None:
         for session in list(self._lanes):
             self.close_lane(session)
-        if self._zap_handler is not None:
-            self._zap_handler.close()
         for socket in (self.gateway, self.collector, self.control):
             self._loop.unwatch(socket.raw)
             socket.close()
         self.listeners.close()
+        if self._zap_handler is not None:
+            self._zap_handler.close()

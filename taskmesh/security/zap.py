@@ -13,16 +13,7 @@ from taskmesh.errors import KeysUnusable
 from taskmesh.security.keys import CLIENT, HUB, OPERATOR, WORKER, Admission, KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors, Record
-from taskmesh.sockets import (
-    Context,
-    CurveServer,
-    EventKind,
-    Monitor,
-    PeerUnreachable,
-    Router,
-    Socket,
-    SocketOptions,
-)
+from taskmesh.sockets import Context, CurveServer, PeerUnreachable, Router, SocketOptions
 from taskmesh.system.loop import Loop
 
 ZAP = "inproc://zeromq.zap.01"
@@ -76,19 +67,6 @@ class ZapHandler:
         self._socket = Router(context, SocketOptions(router_mandatory=True))
         self._socket.bind(ZAP)
         loop.watch(self._socket.raw, self._answer)
-        self._monitors: list[Monitor] = []
-
-    def watch(self, socket: Socket, domain: str) -> None:
-        """Count and log those who dial a socket without keys: libzmq turns them away and asks nobody."""
-
-        def failed() -> None:
-            keyless = sum(event.is_keyless for event in monitor.recv_many())
-            if keyless:
-                self._peer_errors.add("keys.denied", {"at": domain, "why": "it has shown no key"}, keyless)
-
-        monitor = socket.monitor(EventKind.HANDSHAKE_FAILED_PROTOCOL | EventKind.HANDSHAKE_FAILED_NO_DETAIL)
-        self._monitors.append(monitor)
-        self._loop.watch(monitor.raw, failed)
 
     def curve(self, domain: str) -> CurveServer:
         return CurveServer(self._pair.secret, domain)
@@ -168,8 +146,5 @@ class ZapHandler:
         self._peer_errors.add("keys.denied", fields)
 
     def close(self) -> None:
-        for monitor in self._monitors:
-            self._loop.unwatch(monitor.raw)
-            monitor.close()
         self._loop.unwatch(self._socket.raw)
         self._socket.close()

@@ -45,17 +45,6 @@ class MonitorEvent:
     endpoint: str
     value: int
 
-    @property
-    def is_keyless(self) -> bool:
-        """True if a handshake ended as one of both uses keys and the other none, or before that was said.
-
-        Both notice it, and the one that is later may see no more than that the connection ends.
-        """
-        if self.kind is EventKind.HANDSHAKE_FAILED_NO_DETAIL:
-            return True
-        is_protocol = self.kind is EventKind.HANDSHAKE_FAILED_PROTOCOL
-        return is_protocol and self.value == int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-
 
 class Monitor:
     """The stream of connection events of one socket; made by `Socket.monitor()`.
@@ -63,16 +52,15 @@ class Monitor:
     It belongs to the thread that has its socket. Nothing is reported over inproc: there are no connections.
     """
 
-    def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role, kinds: EventKind) -> None:
+    def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role) -> None:
         self._context = context
         self._watched = watched
         self._role = role
         address = f"inproc://taskmesh-monitor-{next(MONITOR_NUMBERS)}"
         self._raw = context.new_raw_socket(zmq.PAIR)
         self._raw.set(zmq.LINGER, 0)
-        self._raw.set(zmq.RCVHWM, 0)  # else libzmq's own thread waits for whoever does not read in time
         try:
-            watched.monitor(address, kinds)
+            watched.monitor(address, EventKind.ALL)
             self._raw.connect(address)
         except zmq.ZMQError as error:
             self.close()

@@ -28,7 +28,7 @@ from taskmesh.sockets.errors import (
     WrongTurn,
 )
 from taskmesh.sockets.libzmq import stretch
-from taskmesh.sockets.monitor import EventKind, Monitor
+from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
 
@@ -220,13 +220,10 @@ class Socket:
                 self._inproc.remove((endpoint, bound))
                 self._context.inproc.leave(endpoint, self.wire_role, bound=bound)
 
-    def monitor(self, kinds: EventKind = EventKind.ALL) -> Monitor:
+    def monitor(self) -> Monitor:
         """Open the stream of connection events of this socket; open it before bind() and connect().
 
         Close it before the socket, if other threads use that.
-
-        Args:
-            kinds: those that are reported.
 
         Raises:
             SocketError: a monitor of this socket is open already.
@@ -235,7 +232,7 @@ class Socket:
         with self._exclusively():
             if self._monitor is not None and not self._monitor.closed:
                 raise SocketError("the socket has a monitor; close that one first")
-            self._monitor = Monitor(self._context, self._raw, self.wire_role, kinds)
+            self._monitor = Monitor(self._context, self._raw, self.wire_role)
             return self._monitor
 
     def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:

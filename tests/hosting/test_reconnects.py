@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -73,23 +72,6 @@ def test_a_pool_that_nobody_authorized_asks_once_with_each_link_and_ends(
 
     assert pool.wait(20) == 1
     assert 1 <= denied() <= 3 * 2, "three links, and perhaps once more before it ends"
-
-
-def test_a_client_without_keys_is_logged_and_counted_as_one_with_an_unknown_key_is(
-    keyed: Cluster, denied: Callable[[], float]
-):
-    with pytest.raises(HubUnreachable), Mesh(keyed.address, open_timeout=20):
-        pass
-
-    wait_until(lambda: denied() >= 1, 10, "the hub has heard of it")
-    [line, *_] = [line for line in keyed.hub.errors.splitlines() if '"keys.denied"' in line]
-    assert {**json.loads(line), "time": ""} == {
-        "event": "keys.denied",
-        "time": "",
-        "level": "info",
-        "at": "gateway",
-        "why": "it has shown no key",
-    }
 
 
 def test_a_client_whose_key_is_revoked_is_told_and_asks_no_more(
