@@ -164,9 +164,7 @@ def submit_again(client: Client, letter: Answer) -> TaskFuture[Any]:
     kind = spec.kind
     if kind == FIRING:
         kind, (_, payload) = CALL, split_tick(payload)
-    keep = max(spec.keep, DETACHED_KEEP)
-    # No source: who has mended the module runs the letter again with another one on purpose.
-    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=keep, source="")
+    spec = replace(spec, kind=kind, detach=True, on_client_loss="run", keep=max(spec.keep, DETACHED_KEEP))
     again = OpenRun(
         client.table, spec_number(spec), spec, client.new_group(), run.key or f"dead letter {letter.value}"
     )

@@ -33,7 +33,7 @@ _LATER: Final = tuple(
 
 
 def spec_bytes(spec: Spec) -> bytes:
-    """Return the bytes that a spec's number and signatures are made of.
+    """Return the bytes that a spec's number is made of.
 
     They are the same in every version that has the spec's fields.
     """
@@ -41,6 +41,14 @@ def spec_bytes(spec: Spec) -> bytes:
     if tuple(values[-len(_LATER) :]) == _LATER:
         del values[-len(_LATER) :]
     return _PACK.encode(values)
+
+
+def signed_bytes(spec: Spec) -> bytes:
+    """Return the bytes of a spec that signatures are made of: what its caller wants to hear may differ.
+
+    Programs that share the outcome of a key have log levels and paths of their own.
+    """
+    return spec_bytes(msgspec.structs.replace(spec, log_level=0, stream_logs=False, source=""))
 
 
 def spec_number(spec: Spec) -> int:

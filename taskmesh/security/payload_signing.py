@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.core.ids import SEQ_BITS, parse
-from taskmesh.core.specs import spec_bytes, spec_number
+from taskmesh.core.specs import signed_bytes, spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import (
@@ -229,7 +229,7 @@ class PayloadSigner:
         signer = self._signer
         if signer is None:
             return declaration
-        context = SCHEDULE + sha256(spec_bytes(declaration.spec)).digest()
+        context = SCHEDULE + sha256(signed_bytes(declaration.spec)).digest()
         return msgspec.structs.replace(declaration, payload=signer.sign(context, declaration.payload))
 
     # --- of a pool ------------------------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class PayloadSigner:
     def _learn(self, specs: Sequence[tuple[int, Spec]]) -> None:
         for number, spec in specs:
             fixed = _FIXED.get(spec.kind)
-            self._digests[number] = fixed or sha256(spec_bytes(spec)).digest()
+            self._digests[number] = fixed or sha256(signed_bytes(spec)).digest()
             self._digests.move_to_end(number)
             if spec.kind == FIRING:
                 self._firings.add(number)

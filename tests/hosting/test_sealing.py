@@ -1,6 +1,7 @@
 """The mesh key in a mesh of real processes: a hub that lies makes nobody run or unpickle anything."""
 
 import json
+import logging
 import struct
 from pathlib import Path
 
@@ -182,6 +183,16 @@ def test_an_outcome_with_a_key_is_its_task_s_as_well(keyed: Cluster):
 
         assert other.attach(first.task_id).result(20) == 3
         assert type(other.attach(bad.task_id).exception(20)) is TypeError
+
+
+def test_programs_that_want_other_lines_of_a_task_share_its_outcome_by_key(keyed: Cluster, caplog, capfd):
+    with keyed.mesh() as mesh, keyed.mesh() as other:
+        first = mesh.with_options(key="a", keep=60).submit(workload.add, 1, 2)
+        assert first.result(END_S) == 3
+        with caplog.at_level(logging.DEBUG):
+            chatty = other.with_options(key="a", keep=60, stream_logs=True).submit(workload.add, 1, 2)
+
+        assert chatty.result(END_S) == 3
 
 
 @pytest.mark.parametrize("large", [False, True])
