@@ -19,16 +19,16 @@ from taskmesh.messages.runs import LimitRule
 class Limit:
     """A limit that tasks have in common: `@task(limit=Limit("api", rate="50/s"))`.
 
-    Limits of one name are one limit, whatever tasks and clients have it; the hub keeps it exactly. A rate
-    counts starts, retries too; a concurrency the tasks that a pool has. A task with several limits starts
+    Limits of one name are one limit, whatever tasks and clients have it. A rate counts the attempts that the
+    hub hands out, retries too; a concurrency the tasks that a pool has. A task with several limits starts
     when all of them let it.
 
     Args:
         name: its name.
-        rate: starts in a second, minute, hour or day: "50/s", "600/m", "10000/h", "5/d". No window of that
-            length has more.
+        rate: starts in a second, minute, hour or day: "50/s", "600/m", "10000/h", "5/d". The hub hands out no
+            more in any window of that length.
         concurrency: tasks at a time.
-        by: a function of the task's arguments that returns text: each text has a limit of its own.
+        by: a function of all arguments of the call that returns text: each text has a count of its own.
         smooth: starts of a rate come at equal distances, instead of as many at once as the window has room
             for.
 
