@@ -53,6 +53,14 @@ FIRST_METHODS = {
     "as_completed": (),
 }
 """The twelve methods and functions that the first day needs, beside `task`."""
+INTERNAL = {"around", "set_exception", "set_result", "set_running_or_notify_cancel"}
+"""Public methods that programs have no use for."""
+ANNOTATED = re.compile(r"~?(?:typing\.)?Annotated\[(\w+), .*?\](?= = |[,)]$)")
+"""A type with the values that it takes, in a signature."""
+OPTION_VALUES = re.compile(r": [~\w.]*Unpack\[[~\w.]*OptionValues\]")
+"""The type of options by name, which have a page of their own."""
+VARIABLE = re.compile(r"~(?:typing\.~)?([A-Z])\b")
+"""A type variable in a signature."""
 _LOGS = {"LogEvent", "_log", "_news", "_record", "add", "log", "news", "partial", "record"}
 """Functions that are given the name of an event."""
 _EVENT = re.compile(r"[a-z]+\.[a-z]+")
@@ -244,7 +252,7 @@ def _is_ours(owner: type, name: str) -> bool:
     """Return True for a public method or property that taskmesh has defined."""
     found = inspect.getattr_static(owner, name)
     function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-    is_public = inspect.isfunction(function) and not name.startswith("_")
+    is_public = inspect.isfunction(function) and not name.startswith("_") and name not in INTERNAL
     return is_public and function.__module__.startswith("taskmesh.")
 
 
@@ -263,7 +271,7 @@ def python(first: bool) -> str:
         owner = getattr(taskmesh, name)
         if isinstance(owner, type):
             more = [each for each in dir(owner) if _is_ours(owner, each) and each not in known]
-            parts += [f"## More of {name}", _block(_members(name, more))]
+            parts += [f"## More of {name}", _block(_members(name, more))] if more else []
     rest = [name for name in taskmesh.__all__ if name not in {"errors", "task", *FIRST_METHODS}]
     parts += ["## Other names", _block(line for name in rest for line in (*_described(name), ""))]
     return "\n\n".join(parts)
@@ -318,6 +326,15 @@ def _on_docstring(*told: Any) -> None:
         lines[first:] = [line for line in lines[first:] if not line.startswith(" " * 8)]
 
 
+def _on_signature(*told: Any) -> tuple[str | None, str | None]:
+    """Show the types of a signature as people write them."""
+    shown, returned = told[5:]
+    if shown:
+        shown = ANNOTATED.sub(r"\1", shown).replace("(<class 'Exception'>,)", "(Exception,)")
+        shown = VARIABLE.sub(r"\1", OPTION_VALUES.sub("", shown))
+    return shown, returned
+
+
 def _on_missing(site: Sphinx, environment: Any, node: Any, shown: Any) -> Any:
     """Lead an annotation to the public name of its class; a class that has none stays plain text."""
     name = node.get("reftarget", "").rpartition(".")[2]
@@ -331,7 +348,13 @@ def _on_missing(site: Sphinx, environment: Any, node: Any, shown: Any) -> Any:
 
 def setup(site: Sphinx) -> dict[str, bool]:
     """Tell Sphinx of the lists, and of what else pages and docstrings need."""
+    from sphinx.pycode import ModuleAnalyzer  # tests read the lists without Sphinx
+
+    analyzer = ModuleAnalyzer.for_module("taskmesh.function")
+    analyzer.analyze()
+    analyzer.overloads.clear()  # one signature each, that of all of them
     site.connect("source-read", _on_source_read)
     site.connect("autodoc-process-docstring", _on_docstring, priority=400)  # before napoleon
+    site.connect("autodoc-process-signature", _on_signature)
     site.connect("missing-reference", _on_missing)
     return {"parallel_read_safe": True}

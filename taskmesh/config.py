@@ -137,7 +137,8 @@ class PoolConfig:
         grace: seconds that running tasks have when it drains.
         only_registered: names of modules and packages, to which the functions that it runs must belong; empty
             for any function.
-        max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
+        max_payload: bytes of one call's arguments or result; an embedded mesh has no limit, unless it listens
+            or its hub is a process.
         middleware: code around its tasks, as MODULE:NAME of objects or classes with hooks.
         slot_user: the user as whom a worker that root has started runs its slots, so that tasks cannot read
             the worker's keys; empty for the worker's own.

@@ -158,8 +158,8 @@ def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **opt
             queue: the queue that a pool must serve to run the task.
             tags: the tags that a pool must have to run it.
             priority: tasks of a higher priority run first; 0 if not given.
-            retries: how many more times the task runs after it has raised an error; `Retry(...)` chooses errors
-                and waits.
+            retries: how many more times the task runs after it has raised an error; `Retry(...)` chooses
+                errors and waits.
             timeout: seconds until TaskTimeout is raised inside it.
             hard_timeout: seconds until its process is killed.
             expires: seconds after its acceptance by which it must have started, or it ends as TaskExpired.

@@ -211,8 +211,9 @@ class Mesh(Submitter):
             task_id: the `task_id` of the task's future.
 
         Returns:
-            The future. It ends with UnknownTask if the hub knows no such task, or if that has ended. For
-            some seconds after its own start a hub waits for clients that may bring the task along.
+            The future. It ends with UnknownTask if the hub knows no such task, or if that has ended and the
+            hub has its outcome no more: its program has taken it, and no `keep=` keeps it. For some seconds
+            after its own start a hub waits for clients that may bring the task along.
 
         Raises:
             ConfigError: it is no task id.

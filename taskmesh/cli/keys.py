@@ -89,7 +89,7 @@ def authorize(
     name: Name,
     public: Annotated[Path, typer.Argument(metavar="FILE", help="The public key, as ROLE.public.")],
 ) -> None:
-    """Authorize a key; a running hub accepts it within a second.
+    """Authorize a key; a running hub lets it in at once.
 
     Example:
         taskmesh keys authorize client ann client.public --keys keys

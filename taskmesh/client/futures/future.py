@@ -276,7 +276,7 @@ class TaskFuture(Future[T]):
 
     @property
     def accepted(self) -> bool:
-        """True if the hub has confirmed that it has the task, with a journal: that the journal has it."""
+        """True if the hub has confirmed that it has the task; if it has a journal, only once that has it."""
         return self._run.table.is_accepted(self._seq)
 
     @property

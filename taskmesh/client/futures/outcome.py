@@ -49,7 +49,7 @@ class TaskState(StrEnum):
     RUNNING = "running"
     """Known to have started."""
     UNREACHABLE = "unreachable"
-    """Open, and the hub does not answer: its state is not known here."""
+    """Open, and its state is not known here, since the hub does not answer."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -57,7 +57,7 @@ class TaskState(StrEnum):
     DEAD = "dead"
     """Given up after it had crashed its worker too often."""
     LOST = "lost"
-    """acks="early", and its worker vanished: it may have run or not."""
+    """Its worker vanished, and it has acks="early". It may have run or not."""
 
 
 _ENDS = {
