@@ -61,6 +61,8 @@ OPTION_VALUES = re.compile(r": [~\w.]*Unpack\[[~\w.]*OptionValues\]")
 """The type of options by name, which have a page of their own."""
 VARIABLE = re.compile(r"~(?:typing\.~)?([A-Z])\b")
 """A type variable in a signature."""
+TASK = re.compile(r"[~\w.]*\bTask\[.*P, .*\]")
+"""The type of a task function, with those of its arguments and its result."""
 _LOGS = {"LogEvent", "_log", "_news", "_record", "add", "log", "news", "partial", "record"}
 """Functions that are given the name of an event."""
 _EVENT = re.compile(r"[a-z]+\.[a-z]+")
@@ -332,6 +334,9 @@ def _on_signature(*told: Any) -> tuple[str | None, str | None]:
     if shown:
         shown = ANNOTATED.sub(r"\1", shown).replace("(<class 'Exception'>,)", "(Exception,)")
         shown = VARIABLE.sub(r"\1", OPTION_VALUES.sub("", shown))
+        shown = shown.replace(": P.args", "").replace(": P.kwargs", "")
+    if returned and TASK.fullmatch(returned):
+        returned = "Task"
     return shown, returned
 
 

@@ -44,7 +44,7 @@ def dashboard(
 ) -> None:
     """Show a hub's mesh in browsers, as a program of its own, with an operator's session.
 
-    Open the address that it prints. It needs `pip install 'taskmesh[dashboard]'`.
+    Open the address that it prints. It needs the extra `dashboard`: `pip install '.[dashboard]'` in a clone.
 
     Example:
         taskmesh dashboard --http 127.0.0.1:5581 --allow cancel,stack
