@@ -86,7 +86,7 @@ class TaskRunner:
         self._deadline: float | None = None
         self._tick: float | None = None
         self._log = TaskLog(self._serial, self._batcher.log)
-        self._batcher.last_lines = self._log.budget.tell_dropped
+        self._batcher.last_lines = self._last_words
         context.install(self._current)
         nested.install(self._nested_context)
 
@@ -116,16 +116,23 @@ class TaskRunner:
             self._run = None
 
     def before_wait(self) -> None:
-        """Called before a wait for work: sends what is finished.
+        """Called before a wait for work: sends what is finished."""
+        self._batcher.before_wait()
+        self._mend()
 
-        What it has printed comes first: it is not to be taken for what the next task prints.
+    def _last_words(self) -> None:
+        """Write out what tasks have printed, and say what was dropped of their logs.
+
+        Their outcomes come next: an unended line would be taken for what the next task prints.
         """
-        try:  # noqa: SIM105  suppress() takes longer than all else here
+        self._limit.block()
+        try:
             sys.stdout.flush()
         except Exception:  # noqa: BLE001, S110  what a task has put there may fail as it likes
             pass
-        self._batcher.before_wait()
-        self._mend()
+        finally:
+            self._limit.unblock()
+        self._log.budget.tell_dropped()
 
     def after_wait(self) -> None:
         if self._batcher.after_wait() > MOMENT:
