@@ -23,6 +23,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
+autodoc_mock_imports = ["numpy", "pandas", "pyarrow", "pyspark"]  # the site is built without Spark
 python_maximum_signature_line_length = 80
 napoleon_numpy_docstring = False
 default_role = "code"  # docstrings write `name` for code
