@@ -52,7 +52,7 @@ class LineBudget:
             self._send(serial, line)
 
     def tell_dropped(self) -> None:
-        """Send how many lines were dropped, if there are any that has not been said of."""
+        """Send how many lines were dropped since this was said last, if any were."""
         if self._dropped:
             with self._lock:
                 self._tell_dropped()

@@ -51,7 +51,7 @@ def tasks(hub: HubState, state: str, limit: int, now: float) -> list[dict[str, A
         return [_brief(hub, task, record) for task, record in islice(tasks_by_id(hub.ledger), limit)]
     rows = (
         {**_brief(hub, task, record), "seconds": round(seconds, 3)}
-        for record, seconds in (_running if name == State.RUNNING.word else _queued)(hub, now)
+        for record, seconds in (_longest_runs if name == State.RUNNING.word else _queued)(hub, now)
         for task in (record.extra.waiting(record.id) if record.extra else (record.id,))
     )
     return list(islice(rows, limit))
@@ -76,7 +76,7 @@ def _ended(hub: HubState, state: str) -> list[dict[str, Any]]:
     ]
 
 
-def _running(hub: HubState, now: float) -> Iterator[tuple[TaskRecord, float]]:
+def _longest_runs(hub: HubState, now: float) -> Iterator[tuple[TaskRecord, float]]:
     """Yield the tasks that run, with the seconds for which they do: the longest run first."""
     runs = chain.from_iterable(running(hub, lane, now) for lane in hub.lanes.values())
     shown = ((each.record, each.seconds) for each in islice(runs, MOST_LOOKS))
