@@ -32,7 +32,7 @@ TWO    := -n $(shell n=$$(nproc 2>/dev/null || echo 1); [ $$n -lt 2 ] || n=2; ec
 NEVER  := not soak and not nightly and not bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark demo-incident screenshots test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons chart-readme docs lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
+.PHONY: help demo demo-spark demo-incident screenshots test test-all unit smoke integration faults nightly test-helm test-kube test-spark test-pyspark test-peers test-pythons first-hour chart-readme docs lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-journal bench-crowd bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -88,12 +88,15 @@ test-peers: $(OTHERS)  ## Tests of dask and joblib, from their wheels, on a mesh
 	$(PYTEST) -c tests/peers/pytest.ini -q $(TWO) --pyargs dask.bag dask.array
 	$(PYTEST) -c tests/peers/pytest.ini -q --pyargs joblib.test.test_parallel
 
-nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, PySpark's tests, dask's, joblib's
+first-hour: $(DEV)  ## Follow README and tutorial to the letter in empty environments, with the seconds of each step (three minutes)
+	$(BIN)/python -m tests.examples.first_hour
+
+nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, the first hour, PySpark's tests, dask's, joblib's
 	$(LEVEL) -m nightly $(TWO) --dist worksteal
 	$(MAKE) simulate fuzz
 	$(BIN)/python -m tests.chaos --seconds 1200
 	$(LEVEL) -m soak
-	$(MAKE) test-kube test-pyspark test-peers
+	$(MAKE) first-hour test-kube test-pyspark test-peers
 
 test-pythons:    ## unit, integration and faults on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
 	.ci/pythons $(SUITES)

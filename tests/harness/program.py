@@ -77,6 +77,7 @@ def check_printed(
     *options: str,
     env: Mapping[str, str] | None = None,
     timeout: float = 50,
+    python: str = sys.executable,
 ) -> list[str]:
     """Run a program of a page: it ends well, and prints what its comments behind `print(...)` say.
 
@@ -86,6 +87,7 @@ def check_printed(
         options: of the interpreter.
         env: the environment besides ours.
         timeout: seconds that it may take.
+        python: the interpreter.
 
     Returns:
         The lines that it has printed.
@@ -93,7 +95,7 @@ def check_printed(
     told = re.findall(r"^ *print\(.*\) +# (.+)$", text, re.MULTILINE)
     program = folder / "program.py"
     program.write_text(text, encoding="utf-8")
-    done = outcome_of([sys.executable, *options, str(program)], folder, env, timeout)
+    done = outcome_of([python, *options, str(program)], folder, env, timeout)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == told
     return told
@@ -116,7 +118,7 @@ class Program:
 
     Args:
         name: of its output files. line: arguments for the interpreter. env: over ours.
-        prepare: called in the child before the program starts.
+        prepare: called in the child before the program starts. python: the interpreter.
     """
 
     def __init__(
@@ -126,13 +128,14 @@ class Program:
         line: Iterable[str],
         env: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.name = name
         self.out = folder / f"{name}.out"
         self.err = folder / f"{name}.err"
         with self.out.open("wb") as out, self.err.open("wb") as err, heeding_interrupts():
             self.process = subprocess.Popen(
-                [sys.executable, *line],
+                [python, *line],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,19 @@ from tests.harness.waiting import wait_until
 
 
 class Programs:
-    """The resources that a test has started. They are ended in reverse order when it is over."""
+    """The resources that a test has started. They are ended in reverse order when it is over.
 
-    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
+    Args:
+        folder: where they run, and what they write goes.
+        env: over ours.
+        python: the interpreter that runs them.
+    """
+
+    def __init__(
+        self, folder: Path, env: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
         self.folder = folder
+        self.python = python
         self.env = dict(env or {})
         self.started: list[Program] = []
         self.workers: list[Program] = []
@@ -41,7 +51,7 @@ class Programs:
         """Start any program under a name; `line` is for the interpreter."""
         times = sum(program.name.split("#")[0] == name for program in self.started)
         label = f"{name}#{times}" if times else name
-        program = Program(self.folder, label, line, {**self.env, **(env or {})}, prepare)
+        program = Program(self.folder, label, line, {**self.env, **(env or {})}, prepare, self.python)
         self.started.append(program)
         if "worker" in line:
             self.workers.append(program)
