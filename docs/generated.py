@@ -23,7 +23,7 @@ from taskmesh import errors, task
 from taskmesh.cli.application import GROUPS, app
 from taskmesh.cli.command import EXIT_CODES
 from taskmesh.client.options import TaskOptions
-from taskmesh.config import Config
+from taskmesh.config import SECTIONS
 from taskmesh.hub.machine.machine import HubMachine
 from taskmesh.hub.machine.settings import HubSettings
 from taskmesh.hub.metrics import hub_families
@@ -108,20 +108,17 @@ def _default(field: Field[Any]) -> object:
 def settings() -> str:
     """List the settings, a section each."""
     parts = []
-    sections = [section for section in fields(Config) if section.name != "origins"]
-    owners = {section.name: type(_default(section)) for section in sections}
-    several = Counter(each.name for owner in owners.values() for each in fields(owner))
-    for section in sections:
-        owner = owners[section.name]
+    several = Counter(each.name for owner in SECTIONS.values() for each in fields(owner))
+    for section, owner in SECTIONS.items():
         meanings = entries(owner)
         rows = []
         for each in fields(owner):
-            path = each.name if several[each.name] == 1 else f"{section.name}__{each.name}"
+            path = each.name if several[each.name] == 1 else f"{section}__{each.name}"
             default = _shown(each.name, _default(each))
             rows.append((f"`{each.name}`", f"`{PREFIX}{path.upper()}`", default, meanings[each.name]))
         first = inspect.cleandoc(owner.__doc__ or "").partition("\n")[0]
         head = ("setting", "variable", "default", "meaning")
-        parts.append(f"## `[{section.name}]`\n\n{first}\n\n{table(head, rows)}")
+        parts.append(f"## `[{section}]`\n\n{first}\n\n{table(head, rows)}")
     return "\n\n".join(parts)
 
 

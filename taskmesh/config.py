@@ -193,6 +193,7 @@ class Config:
         pool: the slots of a pool, and the tasks that it takes.
         program: the side port of a program.
         origins: where settings come from, by `section.key`; those that are not there have their defaults.
+        command_line: they are those of a command, which waits for no hub that is not there; a program does.
     """
 
     mesh: MeshConfig = field(default_factory=MeshConfig)
@@ -201,16 +202,17 @@ class Config:
     pool: PoolConfig = field(default_factory=PoolConfig)
     program: ProgramConfig = field(default_factory=ProgramConfig)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    command_line: bool = field(default=False, compare=False, repr=False)
 
 
-_SECTIONS = {
+SECTIONS = {
     "mesh": MeshConfig,
     "client": ClientConfig,
     "hub": HubConfig,
     "pool": PoolConfig,
     "program": ProgramConfig,
 }
-_SETTINGS = {name: settings_of(section) for name, section in _SECTIONS.items()}
+_SETTINGS = {name: settings_of(section) for name, section in SECTIONS.items()}
 
 
 def load(
@@ -256,5 +258,6 @@ def load(
     return replace(
         start,
         origins={**start.origins, **found.origins},
+        command_line=start.command_line or command_line,
         **{name: replace(getattr(start, name), **values) for name, values in found.values.items() if values},
     )

@@ -42,12 +42,14 @@ def show(
 
 def settings_of(config: Config) -> list[dict[str, object]]:
     """Return all settings: name, value and origin."""
+    from taskmesh.config import SECTIONS  # loaded with the settings; `--help` does without
+
     found = asdict(config)
-    origins = found.pop("origins")
+    origins = found["origins"]
     return [
         {"setting": name, "value": masked(value), "origin": origins.get(name, DEFAULT)}
-        for section, values in found.items()
-        for key, value in values.items()
+        for section in SECTIONS
+        for key, value in found[section].items()
         if (name := f"{section}.{key}")
     ]
 

@@ -11,6 +11,7 @@ from tests.harness.ports import lasting_address
 from tests.harness.program import outcome_of
 from tests.harness.programs import Programs
 
+TASK = f"{'0' * 31}1"
 UNUSED = "ipc://nobody.here"
 
 
@@ -146,10 +147,22 @@ def test_what_is_no_task_s_id_is_wrong_usage_before_a_hub_is_looked_for(programs
     assert "32 hexadecimal digits" in outcome.stderr
 
 
-def test_a_port_of_this_machine_where_nobody_listens_is_told_at_once(programs: Programs):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--timeout", "20"],
+        ["result", TASK],
+        ["fulfil", "key", "1", "--timeout", "20"],
+        ["submit", "math:sqrt", "16"],
+        ["schedule", "put", "name", "math:sqrt", "16", "--when", "60"],
+        ["dead", "replay", TASK, "--timeout", "20"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_port_of_this_machine_where_nobody_listens_is_told_at_once(programs: Programs, arguments):
     """A program's mesh goes on asking: its hub may be starting, too."""
     begin = time.monotonic()
-    outcome = programs.run("status", "--address", lasting_address(), "--timeout", "20")
+    outcome = programs.run(*arguments, "--address", lasting_address(), env={"TASKMESH_OPEN_TIMEOUT": "20"})
 
     assert outcome.returncode == 3
     assert "no hub listens at" in outcome.stderr

@@ -53,6 +53,7 @@ class RemotePort(SubmitPort):
         self._credentials = None if role == HUB else credentials_of(keys, role)
         self._mesh_keys = KeyFolder(keys).mesh_keys() if keys else None
         self._address = config.mesh.address
+        self._is_command = config.command_line
         self._link: GatewayLink | None = None
         self._lease = config.hub.lease
         self._patience = config.client.hub_timeout
@@ -102,7 +103,7 @@ class RemotePort(SubmitPort):
 
     def _is_refused(self) -> bool:
         """Return True if nobody listens there, and this is no program whose hub may be starting too."""
-        if self._link is None or not self._shell.machine.config.operator or not is_local(self._address):
+        if self._link is None or not self._is_command or not is_local(self._address):
             return False
         return monotonic() - self._link.refused_since > REFUSED
 
