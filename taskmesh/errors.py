@@ -168,3 +168,8 @@ class TaskLost(TaskError):
 
 class WorkerCrashed(TaskError):
     """The worker process died while it ran this task, as often as the crash limit allows."""
+
+
+def missing_extra(what: str, package: str, extra: str) -> str:
+    """Return the sentence that says what is not installed and how it is: taskmesh is on no package index."""
+    return f"{what} needs {package}: `pip install '.[{extra}]'` in a clone of taskmesh"

@@ -11,7 +11,7 @@ import select
 import subprocess
 import sys
 
-from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.errors import ConfigError, TaskMeshError, missing_extra
 from taskmesh.hosting.child_hub import end
 from taskmesh.system.clock import monotonic
 from taskmesh.system.process import interpreter_command, provided, start_in_session
@@ -30,7 +30,7 @@ def check_extra() -> None:
     """
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'taskmesh[dashboard]'")
+        raise ConfigError(missing_extra("the dashboard", ", ".join(missing), "dashboard"))
 
 
 class DashboardProcess:

@@ -1,4 +1,4 @@
-"""The Spark bridge: steps of a Spark job run on taskmesh pools. Needs the extra `taskmesh[spark]`.
+"""The Spark bridge: steps of a Spark job run on taskmesh pools. Needs the extra `spark`.
 
 The names are loaded when they are first used: pools import `taskmesh.spark.steps.step`, and have no PySpark.
 """
@@ -6,6 +6,8 @@ The names are loaded when they are first used: pools import `taskmesh.spark.step
 from __future__ import annotations
 
 from importlib import import_module
+
+from taskmesh.errors import missing_extra
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +47,5 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as missing:
         if missing.name not in {"pyspark", "pyarrow"}:
             raise
-        raise errors.SparkMissing(
-            f"the Spark bridge needs {missing.name}: pip install 'taskmesh[spark]' (PySpark 4.1 or newer)"
-        ) from missing
+        name = "PySpark 4.1 or newer" if missing.name == "pyspark" else missing.name
+        raise errors.SparkMissing(missing_extra("the Spark bridge", name, "spark")) from missing

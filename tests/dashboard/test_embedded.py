@@ -73,7 +73,7 @@ def test_other_meshes_have_none(tmp_path):
         _ = mesh.dashboard_url
     code = "import sys; sys.modules['starlette'] = None; from taskmesh import Mesh; Mesh(dashboard=True)"
     told = outcome_of([sys.executable, "-c", code], tmp_path)
-    assert "the dashboard needs starlette: pip install 'taskmesh[dashboard]'" in told.stderr
+    assert "the dashboard needs starlette: `pip install '.[dashboard]'` in a clone of taskmesh" in told.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

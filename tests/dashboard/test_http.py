@@ -264,4 +264,4 @@ def test_without_the_extra_it_says_in_one_line_what_to_install(tmp_path: Path):
 
     assert told.returncode == 2
     [(_, said)] = timed_lines(told.stderr)
-    assert said == "the dashboard needs uvicorn: pip install 'taskmesh[dashboard]'"
+    assert said == "the dashboard needs uvicorn: `pip install '.[dashboard]'` in a clone of taskmesh"

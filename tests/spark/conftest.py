@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     The JVM and its Python workers live as long as the session: they bear a mark of their own.
     """
     require_java()
-    pyspark = pytest.importorskip("pyspark.sql", reason="pip install 'taskmesh[spark]'")
+    pyspark = pytest.importorskip("pyspark.sql", reason="pip install '.[spark]'")
     before = dict(os.environ)
     path = [str(ROOT), *filter(None, [before.get("PYTHONPATH")])]
     os.environ |= {

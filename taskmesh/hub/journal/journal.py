@@ -13,7 +13,7 @@ from typing import Final
 from taskmesh.config import HubConfig
 from taskmesh.core.actions import WriteJournal
 from taskmesh.core.events import JournalRead, JournalTold, JournalWritten
-from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.errors import ConfigError, TaskMeshError, missing_extra
 from taskmesh.hub.journal.address import JournalAddress, looks_like_url
 from taskmesh.hub.journal.entries import changes_of, decode
 from taskmesh.hub.journal.file import FileJournal
@@ -153,9 +153,7 @@ def journal_store(config: HubConfig) -> JournalStore:
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] != "redis":
             raise
-        raise ConfigError(
-            "a journal in Redis needs the Python package redis: pip install 'taskmesh[redis]'"
-        ) from None
+        raise ConfigError(missing_extra("a journal in Redis", "the Python package redis", "redis")) from None
     return RedisJournal(source, strict=config.strict)
 
 
