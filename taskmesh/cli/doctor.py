@@ -6,7 +6,8 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, cast
 
 import typer
@@ -36,7 +37,7 @@ class Checkup:
     reach: Reach
     queue: str
     tags: frozenset[str]
-    status: HubStatus = field(default_factory=lambda: cast(HubStatus, {}))
+    status: HubStatus | None = None
 
     def python(self) -> str:
         """Name the versions that have to agree between programs of a mesh."""
@@ -109,25 +110,25 @@ class Checkup:
         with self.reach.session() as hub:
             hub.query("pools", timeout=self.reach.timeout)  # the first answer takes a handshake
             began = time.monotonic()
-            self.status = cast(HubStatus, hub.query("status", timeout=self.reach.timeout))
+            self.status = status = cast(HubStatus, hub.query("status", timeout=self.reach.timeout))
             seconds = time.monotonic() - began
-        pools = self.status["pools"]
+        pools = status["pools"]
         slots = sum(pool["slots"] for pool in pools)
         return f"it has answered in {1000 * seconds:.1f} ms; {len(pools)} pools with {slots} slots"
 
-    def mesh(self) -> str:
+    def mesh(self, status: HubStatus) -> str:
         """Tell what the hub says is wrong."""
-        if self.status["verdicts"]:
-            raise TaskMeshError("\n".join(self.status["verdicts"]))
+        if status["verdicts"]:
+            raise TaskMeshError("\n".join(status["verdicts"]))
         return "the hub knows of nothing that is wrong"
 
-    def task(self) -> str:
+    def task(self, status: HubStatus) -> str:
         """Look whether a task for the queue with the tags would run."""
         from taskmesh.hub.machine.views import queue_views
 
         serving = [
             (pool["pool"], pool["state"])
-            for pool in self.status["pools"]
+            for pool in status["pools"]
             if self.queue in pool["queues"] and self.tags <= set(pool["tags"])
         ]
         wanted = queue_views.wanted(self.queue, self.tags)
@@ -142,8 +143,8 @@ class Checkup:
         for name in ("python", "files", "keys", "slot", "journal", "hub"):
             yield name, getattr(self, name)
         if self.status:
-            yield "mesh", self.mesh
-            yield "task", self.task
+            yield "mesh", partial(self.mesh, self.status)
+            yield "task", partial(self.task, self.status)
 
 
 @hub_command

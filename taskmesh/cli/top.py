@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,9 +40,9 @@ class Screen:
         part: the one that is shown; empty for all.
         sort: what functions are sorted by.
         paused: the answer stays as it is.
-        status: the hub's latest answer; empty before the first.
-        running: the tasks that run, likewise.
-        at: when that came; 0 before the first.
+        status: the hub's latest answer; None before the first.
+        running: the tasks that run.
+        at: when that answer came.
         rates: ends a second of functions, by name; those of all tasks under the empty name.
         trouble: why there is no answer.
     """
@@ -50,7 +50,7 @@ class Screen:
     part: str = ""
     sort: str = "rate"
     paused: bool = False
-    status: HubStatus = field(default_factory=lambda: cast("HubStatus", {}))
+    status: HubStatus | None = None
     running: list[dict[str, Any]] = field(default_factory=list)
     at: float = 0.0
     rates: dict[str, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Screen:
     def take(self, status: HubStatus, running: list[dict[str, Any]], now: float) -> None:
         """Take in an answer; what has ended since the one before it makes the rates."""
         ends = ended(status)
-        if self.at and self.status["epoch"] == status["epoch"] and now > self.at:
+        if self.status and self.status["epoch"] == status["epoch"] and now > self.at:
             before = ended(self.status)
             self.rates = {name: (ends[name] - before.get(name, 0)) / (now - self.at) for name in ends}
         self.status, self.running, self.at, self.trouble = status, running, now, ""
@@ -133,7 +133,7 @@ def _printed(screen: Screen, out: Output) -> Iterator[Any]:
     def show(interval: float) -> bool:
         if screen.rates or screen.trouble or not interval:
             if out.as_json:
-                out.value({**screen.status, "running": screen.running, "rates": screen.rates}, "")
+                out.value({**(screen.status or {}), "running": screen.running, "rates": screen.rates}, "")
             else:
                 Console(width=120, no_color=True).print(frame(screen, 120, 1000))
         pause.wait(interval)
@@ -176,7 +176,7 @@ def frame(screen: Screen, width: int, height: int) -> RenderableType:
     from rich.text import Text
 
     status = screen.status
-    if not screen.at:
+    if status is None:
         return Text(screen.trouble)
     verdicts = [f"! {text}" for text in status["verdicts"]]
     head = [Text(line, style="bold red") for line in verdicts]
@@ -189,7 +189,7 @@ def frame(screen: Screen, width: int, height: int) -> RenderableType:
     shown = [screen.part] if screen.part else list(PARTS)
     above = sum(len(line) // width + 1 for line in head)
     lines = max(1, (height - above - 1) // len(shown) - 2)
-    tables = [PART_TABLES[part](screen, lines) for part in shown]
+    tables = [PART_TABLES[part](screen, status, lines) for part in shown]
     return Group(*head, *tables, Text(KEYS, style="dim", no_wrap=True))
 
 
@@ -208,7 +208,7 @@ def _table(title: str, columns: list[str], rows: list[list[str]], most: int) -> 
     return table
 
 
-def _queues(screen: Screen, most: int) -> RenderableType:
+def _queues(screen: Screen, status: HubStatus, most: int) -> RenderableType:
     rows = [
         [
             " ".join([each["queue"], *each["tags"]]),
@@ -217,12 +217,12 @@ def _queues(screen: Screen, most: int) -> RenderableType:
             str(each["pools"]),
             f"{each['busy']}/{each['slots']}",
         ]
-        for each in screen.status["queues"]
+        for each in status["queues"]
     ]
     return _table("queue", ["waiting", "oldest", "pools", "busy"], rows, most)
 
 
-def _pools(screen: Screen, most: int) -> RenderableType:
+def _pools(screen: Screen, status: HubStatus, most: int) -> RenderableType:
     rows = [
         [
             each["pool"],
@@ -232,12 +232,12 @@ def _pools(screen: Screen, most: int) -> RenderableType:
             f"{each['outstanding']:,}",
             duration(each["heard"]),
         ]
-        for each in sorted(screen.status["pools"], key=lambda pool: (-pool["busy"], pool["pool"]))
+        for each in sorted(status["pools"], key=lambda pool: (-pool["busy"], pool["pool"]))
     ]
     return _table("pool", ["state", "slots", "busy", "has", "heard"], rows, most)
 
 
-def _functions(screen: Screen, most: int) -> RenderableType:
+def _functions(screen: Screen, status: HubStatus, most: int) -> RenderableType:
     orders: dict[str, Any] = {
         "rate": lambda each: -screen.rates.get(each["name"], 0.0),
         "p95": lambda each: -(each["run"]["p95"] or 0.0),
@@ -245,7 +245,7 @@ def _functions(screen: Screen, most: int) -> RenderableType:
         "name": lambda each: each["name"],
     }
     rows = []
-    for each in sorted(screen.status["functions"], key=orders[screen.sort]):
+    for each in sorted(status["functions"], key=orders[screen.sort]):
         over = each["succeeded"] + each["failed"]
         times = [each["run"]["p50"], each["run"]["p95"], each["wait"]["p95"]]
         rows.append(
@@ -259,7 +259,7 @@ def _functions(screen: Screen, most: int) -> RenderableType:
     return _table(f"function, by {screen.sort}", ["rate", "failed", "p50", "p95", "wait p95"], rows, most)
 
 
-def _running(screen: Screen, most: int) -> RenderableType:
+def _running(screen: Screen, status: HubStatus, most: int) -> RenderableType:
     rows = [
         [each["name"], each["task_id"], each["pool"], str(each["attempt"]), duration(each["seconds"])]
         for each in screen.running
