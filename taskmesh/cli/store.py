@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from taskmesh.cli.command import command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.hub.machine.figures.functions import Bytes
+from taskmesh.hub.machine.views.quantities import Bytes
 
 if TYPE_CHECKING:
     from taskmesh.config import Config

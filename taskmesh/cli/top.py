@@ -17,7 +17,7 @@ import typer
 from taskmesh.cli.command import Reach, hub_command
 from taskmesh.cli.output import Output, harmless
 from taskmesh.errors import ConfigError, HubUnreachable
-from taskmesh.hub.machine.figures.functions import duration
+from taskmesh.hub.machine.views.quantities import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -10,7 +10,7 @@ import typer
 
 from taskmesh.cli.command import EVERYTHING, Reach, TaskId, hub_command
 from taskmesh.cli.output import Output, encoded, time_of_day
-from taskmesh.hub.machine.figures.functions import Bytes, duration
+from taskmesh.hub.machine.views.quantities import Bytes, duration
 from taskmesh.messages.status import FunctionStatus, HubStatus, JournalStatus, Quantiles, SinkStatus
 
 MOST_LINES = 1_000

@@ -13,8 +13,8 @@ from taskmesh.hub.file_limit import FileLimit, file_budget, socket_limit
 from taskmesh.hub.journal.journal import HubJournal
 from taskmesh.hub.lanes import LanePorts
 from taskmesh.hub.machine import owners
-from taskmesh.hub.machine.figures.functions import Bytes
 from taskmesh.hub.machine.settings import HubSettings
+from taskmesh.hub.machine.views.quantities import Bytes
 from taskmesh.hub.memory_limit import MemoryLimit
 from taskmesh.hub.settings import hub_settings, new_epoch, payload_bytes
 from taskmesh.hub.sockets import HubAccess, HubSockets

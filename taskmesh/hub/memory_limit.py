@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable
 
-from taskmesh.hub.machine.figures.functions import Bytes
+from taskmesh.hub.machine.views.quantities import Bytes
 from taskmesh.system.cgroups import memory_limit
 
 SHARE = 0.75

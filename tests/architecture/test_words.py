@@ -20,6 +20,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/hub/machine/books/failures.py": "kinds of failures, which the simulation judges by, too",
     "taskmesh/hub/machine/promises.py": "what ends a promise; all else is that of any task with a key",
+    "taskmesh/hub/machine/views/quantities.py": "quantities in words, for views, log and command line",
     "taskmesh/pool/machine/settings.py": "each of the three rooms has one",
     "taskmesh/client/port/settings.py": "each of the three rooms has one",
     "taskmesh/cli/configuration.py": "the settings as a command shows them, with their origins",

@@ -11,8 +11,9 @@ from taskmesh.core.events import FromClient
 from taskmesh.core.ids import text_of
 from taskmesh.hub.machine.figures.diagnostics import RecentEnds
 from taskmesh.hub.machine.figures.errors import MOST_GROUPS, Errors, place_of
-from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Bytes, Functions, Histogram
+from taskmesh.hub.machine.figures.functions import BOUNDS, MOST_FUNCTIONS, OTHER, Functions, Histogram
 from taskmesh.hub.machine.views import views
+from taskmesh.hub.machine.views.quantities import Bytes
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import DoneRun, Failed, Run
 from tests.core.rig import HubRig, number_of, spec

@@ -20,10 +20,10 @@ from taskmesh.hub.machine.books.ledger import tasks_by_id
 from taskmesh.hub.machine.books.states import QUEUED, SENT, SUSPECT, WAITING, State, TaskRecord
 from taskmesh.hub.machine.books.ticks import text_of_tick
 from taskmesh.hub.machine.figures.diagnostics import RECENT
-from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.owners import sees_all
 from taskmesh.hub.machine.state import HubState
 from taskmesh.hub.machine.views import queue_views
+from taskmesh.hub.machine.views.quantities import duration
 from taskmesh.hub.machine.views.queue_views import QueueView
 from taskmesh.messages.limit_rules import text_of
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from taskmesh.core.ids import text_of
 from taskmesh.hub.machine.books.lanes import Lane, LaneState
-from taskmesh.hub.machine.figures.functions import duration
 from taskmesh.hub.machine.state import HubState
+from taskmesh.hub.machine.views.quantities import duration
 from taskmesh.hub.machine.views.queue_views import QueueView
 from taskmesh.hub.machine.views.task_views import RunningView, full_sink, running
 
