@@ -58,6 +58,8 @@ class Mesh(Submitter):
     go on there, with a warning that counts them. A mesh that is not closed and has no reference left ends
     after its tasks, with a ResourceWarning.
 
+    The first day needs `address` and `workers`; the other arguments are advanced.
+
     Args:
         address: the gateway of a hub such as "tcp://127.0.0.1:5550".
         workers: slots of an embedded mesh, one for each CPU if not given. The mesh is embedded then, even
