@@ -51,7 +51,7 @@ def tasks(
     from taskmesh.hub.machine.views.views import MOST_ROWS
 
     rows = reach.query("tasks", state, limit + 1)
-    out.rows(rows[:limit], COLUMNS, "no such tasks")
+    out.rows(rows[:limit], COLUMNS, f"no task is {state or 'on its way'}")
     if len(rows) > limit and not out.as_json:
         out.text(
             f"only the first {limit}, there are more: --limit N shows up to {MOST_ROWS}, and "

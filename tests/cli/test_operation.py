@@ -244,6 +244,10 @@ def test_tasks_on_their_way_are_listed_and_cancelled(shared_programs, address, t
         assert (outcome.returncode, outcome.stdout) == (0, f"cancelled {held.task_id}\n")
         wait_until(held.cancelled)
         assert shared_programs.run("cancel", held.task_id, "--address", address).returncode == 1
+    nothing = [
+        shared_programs.run("tasks", *more, "--address", address) for more in ((), ("--state", "queued"))
+    ]
+    assert [each.stderr for each in nothing] == ["no task is on its way\n", "no task is queued\n"]
 
 
 def test_stack_shows_where_a_running_task_is(shared_programs, address, tmp_path):
