@@ -65,7 +65,7 @@ smoke: $(DEV)    ## Each promise, command and page once, with real processes and
 
 test-all: integration faults test-helm test-spark  ## All the rest that .ci/run runs: Redis, faults, attacks, the chart, containers, Spark
 
-integration: $(REDIS) $(PROM) $(BROWSER) $(UNITS)  ## Slots, hub and pools, the programs, the examples, attacks
+integration: $(REDIS) $(PROM) $(BROWSER) $(UNITS) $(OTHERS)  ## Slots, hub and pools, the programs, the examples, attacks
 	$(LEVEL) -m "integration and not smoke and $(NEVER)" $(TWO) --dist loadfile
 
 faults: $(HOSTS) $(REDIS)  ## Processes that are killed and stopped, networks that are cut: by a proxy, and between hosts made of network namespaces
@@ -224,8 +224,9 @@ $(SPARK): constraints-spark.txt $(DEV)
 	@command -v java >/dev/null || .ci/packages default-jre-headless
 	@touch $@
 
+# Without them the tests of joblib's backend and of dask on a mesh say so, and skip.
 $(OTHERS): constraints-peers.txt $(DEV)
-	@echo "Installing dask and joblib, whose tests are in their wheels, into .venv"
+	@echo "Installing dask, joblib and scikit-learn into .venv (some 400 MB)"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-peers.txt
 	@touch $@
 

@@ -78,9 +78,7 @@ def _only_mesh() -> Submitter:
 
     In a slot, tasks have the mesh that runs them. A forked child cannot use what its parent has opened.
     """
-    references = [] if in_slot() else _made.valuerefs()  # a copy: other threads make meshes, too
-    meshes = [mesh for reference in references if (mesh := reference()) is not None]
-    usable = [mesh for mesh in meshes if _is_usable(mesh._client)]
+    usable = [] if in_slot() else open_meshes()
     if len(usable) == 1:
         return usable[0]
     if usable:
@@ -91,5 +89,13 @@ def _only_mesh() -> Submitter:
     raise NoMesh("no mesh is open here: submit inside `with Mesh() as mesh:`, or call mesh.submit()")
 
 
-def _is_usable(client: Client) -> bool:
+def open_meshes() -> list[Submitter]:
+    """Return the meshes of this process that are not closed."""
+    references = _made.valuerefs()  # a copy: other threads make meshes, too
+    meshes = [mesh for reference in references if (mesh := reference()) is not None]
+    return [mesh for mesh in meshes if is_usable(mesh._client)]
+
+
+def is_usable(client: Client) -> bool:
+    """Return whether a client is neither closed nor that of the process that has forked this one."""
     return not (client.closed or isinstance(client.table.refusal, ForkedMeshError))

@@ -71,6 +71,10 @@ class NestedClient:
         self._own = itertools.count(1 << 62).__next__
         self._sinks: list[Sink] = []
 
+    def slots(self) -> int:
+        """Return how many slots the mesh has."""
+        return self._client.slots()
+
     def serves(self, context: NestedContext) -> bool:
         """Return True if the client leads to the hub of this place, and has not ended."""
         if self._way != _way(context):
@@ -264,6 +268,12 @@ def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
             raise
         return _parents_client(context).promise(key, expires)
     return promised(client, key, expires)
+
+
+def nested_submitter(context: NestedContext) -> Submitter:
+    """Return the submitter for tasks of the task that runs here, in its queue; its permit is lent."""
+    submitter = _parents_client(context).submitter(context.priority + 1)
+    return submitter.with_options(queue=context.queue)
 
 
 def client_here() -> NestedClient:
