@@ -209,14 +209,14 @@ def _limited(threads: int | None, n_jobs: int) -> AbstractContextManager[object]
     """Return the block in which thread pools are so large; the environment goes before their share."""
     if threads is None and not os.environ.keys().isdisjoint(ParallelBackendBase.MAX_NUM_THREADS_VARS):
         return nullcontext()
-    limits = threads or max(cpu_count() // n_jobs, 1)
-    return _thread_pools(len(sys.modules)).limit(limits=limits)  # type: ignore[no-any-return]
+    pools, cpus = _thread_pools(len(sys.modules))
+    return pools.limit(limits=threads or max(cpus // n_jobs, 1))  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1)
-def _thread_pools(modules: int) -> ThreadpoolController:
-    """Find the thread pools of this process: 1 to 7 ms, and needed again only after an import."""
-    return ThreadpoolController()
+def _thread_pools(modules: int) -> tuple[ThreadpoolController, int]:
+    """Find the thread pools of this process, and its CPUs: 1 to 7 ms, and needed again after an import only."""
+    return ThreadpoolController(), cpu_count()
 
 
 def _size(value: object) -> int:
