@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
@@ -152,15 +152,30 @@ class _Values:
         self._smallest = smallest
         self._kept: dict[int, tuple[weakref.ref[Any], TaskFuture[Any], int]] = {}
 
-    def replaced(self, calls: Iterable[Call]) -> list[Call]:
-        """Return the calls with futures in place of large arrays."""
+    def replaced(self, calls: Sequence[Call]) -> Sequence[Call]:
+        """Return the calls with futures in place of large arrays.
+
+        All of them stay if the mesh would keep too much: a hub takes no task of a client that has no room.
+        """
         if self._smallest is None:
-            return list(calls)
+            return calls
+        large = {
+            id(value): value
+            for _, args, kwargs in calls
+            for value in (*args, *kwargs.values())
+            if _size(value) >= self._smallest
+        }
+        sizes = {key: size for key, (_, _, size) in self._kept.copy().items()}
+        sizes |= {key: _size(value) for key, value in large.items()}
+        if sum(sizes.values()) > self._client.config.client.max_bytes // 2:
+            self.clear()
+            return calls
+        futures = {key: self._future_of(value, sizes[key]) for key, value in large.items()}
         return [
             (
                 function,
-                [self._future_of(arg) for arg in args],
-                {k: self._future_of(v) for k, v in kwargs.items()},
+                [futures.get(id(arg), arg) for arg in args],
+                {name: futures.get(id(arg), arg) for name, arg in kwargs.items()},
             )
             for function, args, kwargs in calls
         ]
@@ -169,26 +184,18 @@ class _Values:
         """Drop them."""
         self._kept.clear()
 
-    def _future_of(self, value: object) -> object:
-        """Return the future of a value; itself if it is small, or the mesh keeps much already.
-
-        The hub takes no tasks of a client for which it keeps more than it may.
-        """
-        key, size = id(value), _size(value)
-        if self._smallest is None or size < self._smallest:
-            return value
+    def _future_of(self, value: object, size: int) -> TaskFuture[Any]:
+        key = id(value)
         known = self._kept.get(key)
         if known is not None and known[0]() is value:
             return known[1]
-        if size + sum(size for _, _, size in self._kept.values()) > self._client.config.client.max_bytes // 2:
-            return value
         alive = weakref.ref(value, lambda _: self._kept.pop(key, None))
         future = kept_value(self._client, value)
         self._kept[key] = alive, future, size
         return future
 
 
-def run_batch(calls: list[Call], level: int, n_jobs: int, threads: int | None) -> list[Any]:
+def run_batch(calls: Sequence[Call], level: int, n_jobs: int, threads: int | None) -> list[Any]:
     """Run a batch, in a slot.
 
     Args:
@@ -215,7 +222,7 @@ def _limited(threads: int | None, n_jobs: int) -> AbstractContextManager[object]
 
 @lru_cache(maxsize=1)
 def _thread_pools(modules: int) -> tuple[ThreadpoolController, int]:
-    """Find the thread pools of this process, and its CPUs: 1 to 7 ms, and needed again after an import only."""
+    """Find the thread pools of this process, and its CPUs: 1 to 7 ms, needed again only after an import."""
     return ThreadpoolController(), cpu_count()
 
 

@@ -28,6 +28,10 @@ def at(array: Any, *position: int) -> float:
     return float(array[position])
 
 
+def sum_at(position: int, *arrays: Any) -> float:
+    return float(sum(array[position] for array in arrays))
+
+
 def fail_at(x: int, bad: int) -> int:
     if x == bad:
         raise LookupError(f"no {x}")

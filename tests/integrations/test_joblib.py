@@ -171,11 +171,13 @@ def test_a_large_array_is_put_into_the_mesh_once_in_a_call(monkeypatch: pytest.M
 
 
 def test_arrays_of_which_the_mesh_could_not_keep_all_travel_with_their_calls() -> None:
-    arrays = [numpy.full(1_000_000, float(x)) for x in range(4)]
+    first, second = numpy.arange(500_000.0), numpy.arange(1_000_000.0)
     with Mesh(workers=2, client__max_bytes="10MB"):
-        found = Parallel(batch_size=1)(delayed(calls.at)(arrays[x % 4], x) for x in range(20))
+        found = Parallel(batch_size=1)(
+            delayed(calls.sum_at)(x, first, *[second] * (x % 2)) for x in range(20)
+        )
 
-    assert found == [float(x % 4) for x in range(20)]
+    assert found == [x * (1.0 + x % 2) for x in range(20)]
 
 
 def test_arrays_that_are_not_needed_any_more_are_dropped_while_a_call_goes_on(
