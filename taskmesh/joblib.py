@@ -56,8 +56,6 @@ def register(mesh: Submitter | None = None) -> None:
 class MeshBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]  # joblib has no types
     """The batches of one `joblib.Parallel` as tasks of a mesh."""
 
-    MIN_IDEAL_BATCH_DURATION = 0.02
-    MAX_IDEAL_BATCH_DURATION = 0.2
     default_n_jobs = -1
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True

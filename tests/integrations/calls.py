@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, parallel_config
 from threadpoolctl import threadpool_info
 
 from taskmesh import current_task
+from taskmesh.joblib import register
 
 
 def square(x: int) -> int:
@@ -61,6 +62,13 @@ def nested(n_jobs: int, depth: int, x: int) -> int:
 
 def nested_processes(n_jobs: int) -> tuple[int, list[int]]:
     return os.getpid(), Parallel(n_jobs=n_jobs)(delayed(process)() for _ in range(4))
+
+
+def task_with_calls() -> tuple[int, list[int]]:
+    """Call by joblib in a task that joblib knows nothing of."""
+    register()
+    with parallel_config("taskmesh", n_jobs=2):
+        return nested_processes(2)
 
 
 def pool_threads() -> set[int]:

@@ -141,6 +141,12 @@ def test_calls_within_calls_that_do_not_ask_for_jobs_run_where_they_are_made() -
         assert set(processes) == {own}
 
 
+def test_a_task_calls_by_joblib_on_the_mesh_that_runs_it(mesh: Mesh) -> None:
+    own, processes = mesh.submit(calls.task_with_calls).result(WAIT_S)
+
+    assert own not in processes
+
+
 @pytest.mark.slow
 def test_a_hundred_calls_within_calls_wait_for_one_another() -> None:
     for _ in range(100):
