@@ -227,11 +227,12 @@ def _thread_pools(modules: int) -> tuple[ThreadpoolController, int]:
 def _size(value: object) -> int:
     """Return the bytes of an array or a sparse matrix; 0 for what loky does not share, either."""
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return 0 if value.dtype.hasobject else int(value.nbytes)
-    if type(value).__module__.startswith("scipy.sparse"):
-        return sum(map(_size, vars(value).values()))
-    return 0
+    if numpy is None:
+        return 0
+    is_sparse = type(value).__module__.startswith("scipy.sparse")
+    parts = getattr(value, "__dict__", {}).values() if is_sparse else (value,)
+    arrays = (part for part in parts if isinstance(part, numpy.ndarray) and not part.dtype.hasobject)
+    return sum(int(array.nbytes) for array in arrays)
 
 
 def _mesh(chosen: Submitter | None) -> Submitter | None:
