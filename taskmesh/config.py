@@ -32,7 +32,9 @@ from taskmesh.system.cgroups import usable_cpus
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
 
 MOST_SLOTS = 4096
-"""Slots of a pool: each is a process, and costs the pool half a dozen descriptors."""
+"""Slots of a pool: each is a process or a thread, and costs the pool half a dozen descriptors."""
+MANY_SLOTS = 100
+"""Slots of a pool for tasks that wait, unless it says how many."""
 _ARGUMENTS = ("workers", "config")  # arguments of Mesh that are not named like a setting
 
 Positive = Annotated[int, Meta(ge=1, le=MOST, description="a whole number, at least 1")]
@@ -131,7 +133,11 @@ class PoolConfig:
     """The slots of a pool, and the tasks that it takes.
 
     Attributes:
-        concurrency: slots, up to MOST_SLOTS; 0 for one per usable CPU.
+        concurrency: slots, up to MOST_SLOTS; 0 for one per usable CPU, or for 100 of tasks that wait.
+        mode: "process": a slot is a process. "async" or "thread", for tasks that wait: slots share processes,
+            `async def` tasks run on the event loop of their process and others in threads. The two say which
+            the tasks are; the pool has the tag `mode:async` or `mode:thread`.
+        processes: processes that the slots share in these modes.
         queues: the queues that it serves.
         tags: the tags that it has.
         grace: seconds that running tasks have when it drains.
@@ -150,9 +156,11 @@ class PoolConfig:
             ge=0,
             le=MOST_SLOTS,
             description="a whole number of slots, 0 for one per CPU",
-            extra={"why": " (each slot is a process; start further pools for more)"},
+            extra={"why": " (start further pools for more)"},
         ),
     ] = 0
+    mode: Literal["process", "thread", "async"] = "process"
+    processes: Annotated[Positive, Meta(description="a whole number of processes, at least 1")] = 1
     queues: Annotated[
         tuple[str, ...], Meta(min_length=1, description="a list of queue names, at least one")
     ] = ("default",)
@@ -166,7 +174,13 @@ class PoolConfig:
     @property
     def slots(self) -> int:
         """The number of slots on this machine."""
-        return self.concurrency or max(1, math.ceil(usable_cpus()))
+        default = max(1, math.ceil(usable_cpus())) if self.mode == "process" else MANY_SLOTS
+        return self.concurrency or default
+
+    @property
+    def shared(self) -> int:
+        """The number of processes that the slots share; 0 if each has one to itself."""
+        return 0 if self.mode == "process" else min(self.processes, self.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ OPTIONS = {
         "--address",
     ),
     "concurrency": _setting("N", "Slots; default: one per CPU.", "--concurrency", "-c"),
+    "mode": _setting("MODE", "process, or async or thread for tasks that wait: slots share processes then."),
+    "processes": _setting("N", "Processes that slots share with --mode async or thread; default: 1."),
     "queues": _setting("A,B", "Queues that the pool serves."),
     "tags": _setting("A,B", "Tags of the pool; tasks may require tags."),
     "grace": _setting("SECONDS", "Time for running tasks to finish when the pool drains; default: 30."),

@@ -15,7 +15,7 @@ from taskmesh.system.clock import monotonic
 LEVELS = ("debug", "info", "warning", "error")
 PER_SECOND = 50
 """Events of a kind that are logged in a second; the next line of that kind says how many were not."""
-_WARNINGS = (".failed", ".refused", ".lost", ".unusable", ".dropped")
+_WARNINGS = (".failed", ".refused", ".lost", ".unusable", ".dropped", ".blocked", ".left")
 
 
 class ProgramLog:

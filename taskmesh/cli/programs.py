@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from taskmesh.system.loop import Loop
 
 OF_HUBS = ("bind", "http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict")
-OF_POOLS = ("concurrency", "queues", "tags", "grace", "middleware", "only_registered")
+OF_POOLS = ("concurrency", "mode", "processes", "queues", "tags", "grace", "middleware", "only_registered")
 
 
 def known_level(level: str) -> str:

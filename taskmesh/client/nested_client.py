@@ -1,6 +1,6 @@
 """Tasks that tasks submit: the slot is a client of its own hub then (docs/adr/0008).
 
-A slot runs one task at a time, so this process's client holds the children of one task only.
+A slot runs one task at a time, so its client holds the children of one task only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh
@@ -34,7 +36,7 @@ from taskmesh.messages.runs import PROMISE, Failed
 from taskmesh.middleware import Call, installed
 from taskmesh.pool.slots.coroutines import runnable
 from taskmesh.pool.slots.middleware import SlotMiddleware
-from taskmesh.pool.slots.nested import NestedContext, nested_context
+from taskmesh.pool.slots.nested import ClientPlace, NestedContext, nested_context
 
 if TYPE_CHECKING:
     from taskmesh.client.port.port import SubmitPort
@@ -67,6 +69,7 @@ class NestedClient:
         self._way = _way(context)
         settings = {"mesh__address": context.address, "mesh__keys": context.keys}
         self._client = Client(load({}, settings), _open_port, context.role, context.slot, installed())
+        self._client.table.logs.context = copy_context()
         self._submitters: dict[tuple[int, bool], Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
         self._sinks: list[Sink] = []
@@ -189,7 +192,8 @@ def _called(call: Callable[[], Any]) -> Any:
         except BaseException as error:  # noqa: BLE001  raised where it is waited for
             outcome.set_exception(error)
 
-    threading.Thread(target=work, name="taskmesh-nested", daemon=True).start()
+    run = copy_context().run  # the call's thread has the task that this one has
+    threading.Thread(target=run, args=(work,), name="taskmesh-nested", daemon=True).start()
     return outcome.result()
 
 
@@ -204,19 +208,8 @@ def _way(context: NestedContext) -> tuple[str, str, str]:
     return context.address, context.keys, context.slot if context.keys else ""
 
 
-class ProcessClient:
-    """This process's client, if it has one."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Reset the client, in a child that a task has forked and that is not a slot."""
-        self.lock = threading.Lock()
-        self.client: NestedClient | None = None
-
-
-_process = ProcessClient()
+_places: WeakSet[ClientPlace] = WeakSet()
+"""Of the clients of this process's slots."""
 
 
 def submit_nested(
@@ -295,21 +288,23 @@ def _parents_client(context: NestedContext) -> NestedClient:
 
 
 def _client_of(context: NestedContext) -> NestedClient:
-    with _process.lock:
-        client = _process.client
+    place = context.place
+    with place.lock:
+        client: NestedClient | None = place.client
         if client is not None and client.serves(context):
             return client
         if client is not None:
             client.close()
-        client = _process.client = NestedClient(context)
+        client = place.client = NestedClient(context)
+        _places.add(place)
         return client
 
 
 def _close() -> None:
-    """Close this process's client, as the slot ends."""
-    if _process.client is not None:
-        _process.client.close()
+    """Close this process's clients, as it ends."""
+    for place in list(_places):
+        place.close()
 
 
-os.register_at_fork(after_in_child=_process.forget)
+os.register_at_fork(after_in_child=_places.clear)
 atexit.register(_close)

@@ -108,9 +108,15 @@ class HangUp(msgspec.Struct):
 
 
 class StartSlot(msgspec.Struct):
-    """Fork a slot; it reports SlotReady or SlotExited(ready=False)."""
+    """Start a slot; it reports SlotReady or SlotExited(ready=False).
+
+    Attributes:
+        slot: The slot.
+        process: Number of the process that it shares with others; None for one of its own.
+    """
 
     slot: int
+    process: int | None = None
 
 
 class HandOver(msgspec.Struct):
@@ -151,11 +157,13 @@ class AnswerSlot(msgspec.Struct):
     Attributes:
         slot: The slot.
         granted: Another slot works in its place meanwhile.
+        place: Number of the slot's process, or of the slot where others share that.
         client: The client whose task it is.
     """
 
     slot: int
     granted: bool
+    place: int
     client: int = 0
 
 

@@ -211,6 +211,7 @@ class SlotExited(msgspec.Struct):
         oom: True if it was killed for lack of memory, by the kernel or by its pool.
         ready: False if it never came up, since the fork or its start failed.
         log: Its last lines of output.
+        suspects: Number of slots of the process that ran a task.
     """
 
     slot: int
@@ -219,6 +220,23 @@ class SlotExited(msgspec.Struct):
     oom: bool = False
     ready: bool = True
     log: str = ""
+    suspects: int = 1
+
+
+class ProcessTold(msgspec.Struct):
+    """There is news of a process whose slots are threads.
+
+    Attributes:
+        slot: One of its slots.
+        kind: Kind of an event for the log.
+        text: The event's.
+        is_worn: True if the process is to be replaced when its tasks have ended.
+    """
+
+    slot: int
+    kind: str
+    text: str
+    is_worn: bool
 
 
 class DrainRequested(msgspec.Struct):
@@ -227,7 +245,7 @@ class DrainRequested(msgspec.Struct):
     grace: float
 
 
-RareSlotEvent = SlotReady | SlotReported | SlotAsked | SlotRecalled | SlotExited
+RareSlotEvent = SlotReady | SlotReported | SlotAsked | SlotRecalled | SlotExited | ProcessTold
 
 # --- client -----------------------------------------------------------------------------------------------
 

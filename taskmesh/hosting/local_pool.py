@@ -18,6 +18,7 @@ from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSet
 from taskmesh.pool.startup import SlotStarts
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
+from taskmesh.system.process import raise_file_limit
 
 
 class LocalHubLink:
@@ -87,6 +88,8 @@ class LocalPool:
         fork_server: ForkServerSupervisor | None = None,
     ) -> None:
         settings = pool_settings(config, name)
+        if settings.shared:  # many slots, of half a dozen descriptors each
+            raise_file_limit()
         link = LocalHubLink(hub.links, config.mesh.keys)
         self.machine = PoolMachine(settings, monotonic())
         fork_server = fork_server or ForkServerSupervisor(

@@ -78,7 +78,7 @@ class PoolShell(Shell[PoolMachine]):
             act.AskSlotStack: lambda action: host.ask_stack(action.slot, action.serial),
             act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
             act.AnswerSlot: self._answer,
-            act.StartSlot: lambda action: host.start(action.slot),
+            act.StartSlot: lambda action: host.start(action.slot, action.process),
             act.CancelSlot: lambda action: host.cancel(action.slot, action.serial),
             act.KillSlot: lambda action: host.kill(action.slot),
             act.StopSlot: lambda action: host.stop(action.slot),
@@ -95,8 +95,7 @@ class PoolShell(Shell[PoolMachine]):
         self._gateway = link.gateway
 
     def _answer(self, action: act.AnswerSlot) -> None:
-        place = f"{self.machine.config.pool}/{self.machine.slots[action.slot].pid}"
-        slot = f"{place}@{action.client:016x}"
+        slot = f"{self.machine.config.pool}/{action.place}@{action.client:016x}"
         try:
             way = self._gateway()
             reply = PermitReply(action.granted, way.address, way.keys, slot=slot, role=way.role)

@@ -47,9 +47,9 @@ class Collection:
 
 
 _encoding: ContextVar[Collection | None] = ContextVar("_encoding", default=None)
-_provided: dict[int, Value] = {}
+_provided: ContextVar[dict[int, Value]] = ContextVar("_provided")
 """In a slot: the outcomes that the running task is handed."""
-_is_plain = [False]
+_is_plain: ContextVar[bool] = ContextVar("_is_plain", default=False)
 """In a slot: the running task's client takes plain data only."""
 
 
@@ -85,17 +85,18 @@ def itself(value: Any) -> Any:
 @contextmanager
 def provided(values: Iterable[Value], *, plain: bool = False) -> Iterator[None]:
     """Provide the outcomes that a call needs while it is decoded; `plain` as for `loads_value`."""
-    _provided.update((value.seq, value) for value in values)
-    _is_plain[0] = plain
+    provided = _provided.set({value.seq: value for value in values})
+    is_plain = _is_plain.set(plain)
     try:
         yield
     finally:
-        _provided.clear()
+        _is_plain.reset(is_plain)
+        _provided.reset(provided)
 
 
 def is_plain() -> bool:
     """Return True if the running task's client takes plain data only."""
-    return _is_plain[0]
+    return _is_plain.get()
 
 
 def provided_value(seq: int, key: str = "") -> Value | None:
@@ -108,7 +109,7 @@ def provided_value(seq: int, key: str = "") -> Value | None:
     Raises:
         BadSignature: it is the outcome of another promise.
     """
-    value = _provided.get(seq)
+    value = _provided.get({}).get(seq)
     if value is not None and value.key not in ("", key):
         raise BadSignature(f"the outcome of task number {seq} is that of another promise, {value.key!r}")
     return value

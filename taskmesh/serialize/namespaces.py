@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Any, Final, NamedTuple
 
 from taskmesh.serialize.values import CODE, ByValueUnpickler, is_by_value
@@ -140,7 +140,8 @@ _programs: Final[weakref.WeakValueDictionary[str, ProgramModules]] = weakref.Wea
 _origins: Final[weakref.WeakKeyDictionary[Any, Key]] = weakref.WeakKeyDictionary()
 _lock: Final = RLock()
 _changes: Final = [0]
-_running: Final[list[Scope]] = []
+_running: Final[dict[int, Scope]] = {}
+"""Of the functions that run, by thread."""
 
 
 @functools.cache
@@ -151,13 +152,14 @@ def this_program() -> str:
 
 def enter(scope: Scope) -> None:
     """A task of a function begins: names stand for what is in `scope`, whatever its arguments bring along."""
-    _running[:] = (scope,)
+    _running[get_ident()] = scope
     scope.enter()
 
 
 def resume(scope: Scope | None) -> None:
     """Let names stand for what they do for the running function, for which `scope` holds from now on."""
-    for running in _running:
+    mine = _running.get(get_ident())
+    for running in [mine] if mine is not None else list(_running.values()):
         if scope is not None:
             running.add(scope.bounds)
         running.enter()

@@ -49,6 +49,8 @@ LATE_IMPORTS = {
     "taskmesh/shm/files.py": "tempfile is slow to load and only a system without memfd uses it",
     "taskmesh/pool/slots/slot.py": "multiprocessing is slow to load and most programs have none",
     "taskmesh/pool/slots/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
+    "taskmesh/pool/slots/threads/runner.py": "asyncio is slow to load and most slots are no threads",
+    "taskmesh/pool/slots/threads/threads.py": "asyncio is slow to load and most slots are no threads",
 }
 
 

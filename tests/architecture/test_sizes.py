@@ -54,7 +54,6 @@ MORE_ARGUMENTS = {
     "Pipe": (6, _PARTS),
     "Stream": (6, _PARTS),
     "TaskGroup": (7, _OPTIONS),
-    "TaskRunner": (5, _PARTS),
     "ZapHandler": (5, _PARTS),
 }
 

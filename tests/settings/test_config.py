@@ -144,7 +144,7 @@ def test_sizes_and_lists_are_read_as_people_write_them():
             {},
             {"concurrency": "100000000"},
             {},
-            ["may be 4,096 at most (each slot is a process; start further pools for more), not '100000000'"],
+            ["may be 4,096 at most (start further pools for more), not '100000000'"],
         ),
         (5, {}, {}, ["config= has to be a TOML file, a mapping of sections or a Config, not 5"]),
     ],

@@ -263,7 +263,7 @@ class PoolHost(Host[PoolMachine]):
             case act.KillSlot(slot=slot) if slot in self.slots:
                 self.slots[slot].end(-9)
             case act.StopSlot(slot=slot) if slot in self.slots:
-                self.slots[slot].end(0)
+                self.slots[slot].stop()
             case act.PeekSlot() | act.RecallSlot() | act.AnswerSlot() | act.CancelSlot() | act.KillSlot():
                 pass  # its exit is about to be told
             case act.StopSlot() | act.LogEvent():
@@ -291,5 +291,17 @@ class PoolHost(Host[PoolMachine]):
             self.tell(ev.SlotExited(slot, 0, 1, ready=False, log="fork: cannot allocate memory"))
             return
         process = f"{self.name}:{self.instance}"
-        self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock, self.fall, process)
+        fresh = self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock, self.fall, process)
+        if self._config.shared:
+            self._join(fresh)
         self.tell(ev.SlotReady(slot, 1000 + slot))
+
+    def _join(self, slot: SlotProcess) -> None:
+        """It is a thread of a process, which may have others."""
+        slot.is_thread = True
+        number = self._config.process_of(slot.slot)
+        for other in self.slots.values():
+            if other is not slot and other.alive and self._config.process_of(other.slot) == number:
+                slot.mates = other.mates
+                slot.mates.append(slot)
+                return

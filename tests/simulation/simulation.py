@@ -124,6 +124,8 @@ class World:
             room = chance.choice((0, 400, 4000))
             self.hub.sink_bytes = 2 * room if seed % 3 == 1 else room  # the stranger's sinks take a part
         pools = [pool_config(chance, index) for index in range(pools_of(seed))]
+        if seed % 7 == 3:
+            pools = [replace(config, shared=1 + index % 2) for index, config in enumerate(pools)]
         self.pools = [PoolHost(self.setting, self.hub, config) for config in pools]
         self.clients: list[ClientHost] = []
         self._gateways: dict[int, ClientHost] = {}

@@ -20,6 +20,8 @@ from tests.simulation.workload import Act, Plan
 FLUSH_AFTER = 0.002
 CLEAN_UP = 0.1
 """Seconds that a cancelled task needs to return."""
+GIVEN_UP = 5.0
+"""Seconds after which a cancelled task that looks at `cancelled` is left to its thread."""
 CHILDREN = 1.0
 """Seconds that a task may wait for tasks of its own."""
 
@@ -54,6 +56,7 @@ class SlotProcess:
     `pool`: its pool's process.
 
     Attributes:
+        mates: the slots of its process, which die together; it is one of them.
         alive: the process is there. buried: its end has been told. paused: it is stopped by a signal.
     """
 
@@ -67,6 +70,8 @@ class SlotProcess:
         pool: str,
     ) -> None:
         self.slot = slot
+        self.mates = [self]
+        self.is_thread = False
         self._pool = pool
         self.alive = True
         self.buried = False
@@ -139,28 +144,55 @@ class SlotProcess:
     def cancel(self, serial: int) -> None:
         """Half of all tasks look at `cancelled`, and most of these clean up and return."""
         item = self._running
-        if serial % 2:
+        if self.is_thread:
+            wait = 0.0 if serial % 2 else GIVEN_UP
+            if item is not None and item.serial == serial:
+                self._world.timetable.after(wait, self._give_up, item)
+        elif serial % 2:
             self.end(-9)
         elif serial % 8 and item is not None and item.serial == serial:
             self._world.timetable.after(CLEAN_UP, self._finish, item)
 
+    def _give_up(self, item: Item) -> None:
+        """The slot goes on without a task that was cancelled."""
+        if self.alive and not self.paused and self._running is item:
+            self._running = None
+            self._unsent.append((item, SlotFailure(item.serial, "exception", "TaskMeshError", "cancelled")))
+            self._work()
+
     def end(self, status: int, *, oom: bool = False, lose: bool = False) -> None:
-        """The process dies now; the supervisor learns of it a little later."""
+        """The process dies now, with all its slots; the supervisor learns of it a little later."""
         if not self.alive:
             return
+        mates, delay = self.mates, 0.003 * self._world.chance.random()
+        suspects = sum(mate._running is not None for mate in mates)
+        for mate in mates:
+            mate._dies(lose=lose, spared=suspects > 1)
+        self._world.timetable.after(delay, self._bury, mates, status, oom, suspects)
+
+    def stop(self) -> None:
+        """It is told to end, and has nothing to do; its process goes on if it has others."""
+        mates, self.mates = self.mates, [self]
+        mates.remove(self)
+        self.end(0)
+
+    def _dies(self, *, lose: bool, spared: bool) -> None:
+        """Dies with its process; `spared`: nobody knows whose fault it is."""
         self.alive = False
         if self._running is not None:
-            self._world.audit.died(self._running.plan, self._running.attempt)
+            self._world.audit.died(self._running.plan, self._running.attempt, spared=spared)
             if lose:
                 self._unsent.clear()
-        self._world.timetable.after(0.003 * self._world.chance.random(), self._bury, status, oom)
 
-    def _bury(self, status: int, oom: bool) -> None:
-        self._read_all()
-        if self._unsent:
-            self._tell(ev.SlotFinished(self.slot, self._results()))
-        self.buried = True
-        self._tell(ev.SlotExited(self.slot, len(self._tickets), status, oom))
+    def _bury(self, mates: list[SlotProcess], status: int, oom: bool, suspects: int) -> None:
+        for mate in mates:
+            mate._read_all()
+            if mate._unsent:
+                mate._tell(ev.SlotFinished(mate.slot, mate._results()))
+        for mate in mates:
+            mate.buried = True
+            left = len(mate._tickets)
+            mate._tell(ev.SlotExited(mate.slot, left, status, oom, suspects=max(1, suspects)))
 
     def vanish(self) -> None:
         """Dies with its supervisor: nobody is told."""

@@ -67,6 +67,7 @@ class Plan:
     key: str = ""
     runs: int = 0
     deaths: int = 0
+    spared: int = 0
     calm: bool = False
     submitted: float = 0.0
     start_at: float = 0.0

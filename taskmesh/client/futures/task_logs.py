@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
+from contextvars import Context
 from typing import Final, NamedTuple
 
 from taskmesh.messages.runs import Progress
@@ -51,12 +52,16 @@ class TaskLogs:
 
     A handler of the caller's may block. So not the port's thread passes them on, but the callback thread, or
     who asks for the outcome of a task that has logged, if that comes first.
+
+    Attributes:
+        context: that of the task whose tasks these are, for its log; None outside of tasks.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a handler may submit a task and wait for it
         self._waiting: deque[tuple[str, str, TaskLogLine]] = deque()
         self._dropped = 0
+        self.context: Context | None = None
 
     def add(self, name: str, task: str, news: Progress) -> list[TaskLogLine]:
         """Return the lines of a task, which `hand_over` passes on."""
@@ -75,7 +80,11 @@ class TaskLogs:
         """Hand all lines that wait to the loggers of their names."""
         with self._lock:
             while self._waiting:
-                _hand_over(*self._waiting.popleft())
+                waiting = self._waiting.popleft()
+                if self.context is None:
+                    _hand_over(*waiting)
+                else:
+                    self.context.copy().run(_hand_over, *waiting)  # a copy: a handler may come back here
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 logging.getLogger(__name__).warning(

@@ -17,7 +17,7 @@ def check_pool(slots: dict[int, Slot], scheduler: Scheduler, spool: Spool) -> No
     Raises:
         BrokenInvariant: They do not.
     """
-    pieces = list(scheduler.backlog)
+    pieces = [*scheduler.backlog, *scheduler.suspects]
     for slot in slots.values():
         _check_slot(slot)
         pieces += slot.pieces

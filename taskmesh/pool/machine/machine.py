@@ -27,6 +27,7 @@ from taskmesh.pool.machine.membership import Membership
 from taskmesh.pool.machine.permits import Permits
 from taskmesh.pool.machine.scheduler import Scheduler
 from taskmesh.pool.machine.settings import PoolSettings
+from taskmesh.pool.machine.sharing import SharedProcesses
 from taskmesh.pool.machine.slots import Piece, Slot, SlotCause, SlotState, exit_text
 
 ALL = 1 << 40
@@ -57,7 +58,8 @@ class PoolMachine:
         self.config = config
         self.slots = {number: Slot(number) for number in range(config.slots)}
         self.permits = Permits(self.slots, config.slots)
-        self.scheduler = Scheduler(self.slots, self.permits.disturb)
+        self.scheduler = Scheduler(self.slots, self.permits.disturb, threads=config.shared > 0)
+        self._processes = SharedProcesses(self.slots, self.scheduler, config)
         self._out: list[PoolAction] = []
         self.member = Membership(config, now, self._out)
         self.state = "ready"
@@ -122,6 +124,8 @@ class PoolMachine:
             for slot in self.slots.values():
                 if self._drain_until is None or not slot.wants_start:
                     first = min(first, slot.deadline)
+        if self.config.shared and self._processes.is_busy:
+            first = min(first, self._processes.deadline)
         return first if self._drain_until is None else min(first, self._drain_until)
 
     def check(self) -> None:
@@ -136,6 +140,9 @@ class PoolMachine:
 
     def _finish(self, now: float) -> None:
         out, member = self._out, self.member
+        if self.config.shared and self._processes.is_busy:
+            out += self._processes.settle(now, starts=self.state == "ready" and self._may_dispatch())
+            self.permits.disturb()
         if not (self.permits.calm or self.permits.calms()):
             out += self.permits.settle(now)
             if self._drain_until is None:
@@ -274,6 +281,11 @@ class PoolMachine:
                 self._on_asked(self.slots[number], event, now)
             case ev.SlotReady(slot=number, pid=pid):
                 self.slots[number].started(pid, now)
+                self._processes.joined(self.slots[number])
+            case ev.ProcessTold(slot=number, kind=kind, text=text, is_worn=is_worn):
+                self._out.append(LogEvent(kind, {"pool": self.config.pool, "text": text}))
+                if is_worn:
+                    self._out += self._processes.replace(self.slots[number], now)
             case ev.SlotExited():
                 self._on_exited(self.slots[event.slot], event, now)
             case ev.SlotReported(slot=number, news=news):
@@ -288,7 +300,7 @@ class PoolMachine:
         for slot in self.slots.values():
             if slot.wants_start and now >= slot.start_at:
                 slot.move(SlotCause.START)
-                self._out.append(StartSlot(slot.number))
+                self._out.append(StartSlot(slot.number, self.config.process_of(slot.number)))
 
     def _on_finished(self, slot: Slot, results: SlotResults, now: float) -> None:
         if results.failed:
@@ -304,12 +316,15 @@ class PoolMachine:
         scheduler.credit.measured(now - results.sent)
         for run in done:
             scheduler.specs[run.spec].measured(len(run.seqs), run.elapsed)
-        if scheduler.cancelled:
+        if scheduler.cancelled or scheduler.suspected:
             scheduler.ended(done, failed)
         self._spool.done += done
         self._spool.failed += failed
         if not slot.count and slot.reason == "cancelled":
-            self._kill(slot, slot.reason)
+            if self._processes.shares(slot):
+                self._processes.returned(slot)
+            else:
+                self._kill(slot, slot.reason, now)
 
     def _tell_last(self, slot: Slot, serial: int, results: SlotResults, now: float) -> None:
         """Add the last progress of a task that ends to the report of its outcome."""
@@ -367,7 +382,7 @@ class PoolMachine:
                 self._out += self.scheduler.recall(slot)
             self.member.hurry(now)
         client = next((run.client for run, _ in slot.tasks(asked.serial)), 0)
-        self._out.append(AnswerSlot(slot.number, granted, client))
+        self._out.append(AnswerSlot(slot.number, granted, self._processes.place_of(slot), client))
 
     def _on_recalled(self, slot: Slot, count: int, now: float) -> None:
         self.scheduler.put_back(slot.recalled(count))
@@ -385,7 +400,8 @@ class PoolMachine:
                 self._blame(slot, piece.split(1), exited, running=last)
         self.permits.exited(slot)
         if slot.has_submitted and self.member.session:
-            self._out.append(SendHub(m.SlotGone(self.member.epoch, self.member.session, slot.pid)))
+            place = self._processes.place_of(slot)
+            self._out.append(SendHub(m.SlotGone(self.member.epoch, self.member.session, place)))
         failed = not exited.ready and slot.state is not SlotState.STOPPING
         delay = self.config.restart_delay(slot.failures + 1) if failed else 0.0
         slot.ended(now + delay, failed=failed)
@@ -399,7 +415,9 @@ class PoolMachine:
             if self.member.session:
                 return  # a next hub may not know that it was cancelled
         kind = "lost"
-        if running and slot.reason in ("", "hard_timeout"):
+        if running and exited.suspects > 1 and not slot.reason:
+            self.scheduler.suspect(run.client, seq)
+        elif running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
         text = exit_text(exited, kind, self.scheduler.specs[run.spec].spec)
         failure = Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
@@ -410,11 +428,14 @@ class PoolMachine:
     def _enforce_limits(self, now: float) -> None:
         for slot in self.slots.values():
             if slot.kill_at is not None and now >= slot.kill_at and slot.count:
-                self._kill(slot, slot.reason or "hard_timeout")
+                self._kill(slot, "cancelled" if slot.reason == "cancelled" else "hard_timeout", now)
 
-    def _kill(self, slot: Slot, reason: str) -> None:
+    def _kill(self, slot: Slot, reason: str, now: float) -> None:
         slot.kill(reason)
-        self._out.append(KillSlot(slot.number))
+        if self._processes.shares(slot) and self._drain_until is None:
+            self._out += self._processes.replace(slot, now)
+        else:
+            self._out.append(KillSlot(slot.number))
 
     # --- cancelling and handing back ----------------------------------------------------------------------
 
@@ -434,13 +455,14 @@ class PoolMachine:
         """End the running task if it has been cancelled; after a recall only started tasks are left.
 
         A task that looks at `current_task().cancelled` may clean up for CANCEL_GRACE seconds. Its slot is
-        killed when the task returns, and is given nothing until then.
+        killed when the task returns, and is given nothing until then. One that shares its process says
+        itself when it has given the task up.
         """
         if not self.scheduler.cancelled or slot.reason:
             return
         piece = slot.pieces[-1]
         if (piece.run.client, piece.run.seqs[piece.high - 1], piece.run.attempt) in self.scheduler.cancelled:
-            slot.kill("cancelled", now + CANCEL_GRACE)
+            slot.kill("cancelled", None if self._processes.shares(slot) else now + CANCEL_GRACE)
             self.permits.disturb()
             self._out.append(CancelSlot(slot.number, piece.first + len(piece) - 1))
 
@@ -487,6 +509,8 @@ class PoolMachine:
         if self._drain_until is None:
             self.state = "draining"
             self._drain_until = now + grace
+            self.scheduler.put_back(list(self.scheduler.suspects))
+            self.scheduler.suspects.clear()
             self.member.hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
@@ -495,8 +519,9 @@ class PoolMachine:
         overdue = now >= until or self.member.is_given_up(now)
         if busy and overdue:
             for slot in self.slots.values():
-                if slot.count and slot.may_be_killed and slot.state is SlotState.UP:
-                    self._kill(slot, slot.reason or "drained")
+                may_be_killed = slot.may_be_killed or self._processes.shares(slot)
+                if slot.count and may_be_killed and slot.state is SlotState.UP:
+                    self._kill(slot, slot.reason or "drained", now)
             self._drain_until = now + 1.0
             return
         owes_nothing = self.reported and not self.scheduler.backlog

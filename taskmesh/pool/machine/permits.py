@@ -96,7 +96,11 @@ class Permits:
         for slot in list(slots.values()):
             if slot.spare_since is not None and slot.state is SlotState.DOWN:
                 del slots[slot.number]
-        working = [slot for slot in slots.values() if slot.parent is None and slot.spare_since is None]
+        working = [
+            slot
+            for slot in slots.values()
+            if slot.parent is None and slot.spare_since is None and slot.number >= 0
+        ]
         spare = [
             slot
             for slot in slots.values()

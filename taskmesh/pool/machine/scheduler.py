@@ -22,6 +22,8 @@ MOST_SPECS = 2000
 """Specs that a pool keeps, at most, but for those of its tasks."""
 SPEC_BYTES = 256 << 20
 """The same in bytes of functions that travel by value; a hub keeps no more."""
+MOST_SUSPECTED = 10_000
+"""Tasks that are remembered as suspects of a crash."""
 STEAL_AFTER = 0.003
 """Seconds of silence of a slot with tasks queued after which they are taken back, when another is idle."""
 STEAL_WORTH = 0.002
@@ -43,15 +45,17 @@ class KnownSpec(ServiceTime):
     Attributes:
         spec: The spec.
         limit: Seconds after which its task, which is alone in its slot, is killed; 0 for never; infinite if
-            it is alone so that what it prints can be told from what others print.
+            it is alone for another reason: what it prints must be told from what others print, or it has a
+            time limit and runs in a thread, which may have to be left to it.
     """
 
     __slots__ = ("limit", "spec")
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, *, threads: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        self.limit = spec.hard_timeout or (math.inf if spec.stream_logs else 0.0)
+        alone = spec.timeout > 0 if threads else spec.stream_logs
+        self.limit = spec.hard_timeout or (math.inf if alone else 0.0)
 
 
 class Scheduler:
@@ -60,17 +64,23 @@ class Scheduler:
     Args:
         slots: All slots of the pool.
         disturb: Called when a slot has got a task with a limit.
+        threads: Slots are threads.
 
     Attributes:
         backlog: Tasks that no slot has, first the one that goes next.
+        suspected: Tasks that may have killed a process that they shared, by client and counter.
+        suspects: Those of them that wait: they run in processes of their own.
         specs: Specs of tasks, by number, oldest first.
         cancelled: Attempts here that are not to be run.
         credit: Work that slots are handed ahead of need.
         crowded: True if a slot may have more than one task.
     """
 
-    def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None]) -> None:
+    def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None], *, threads: bool = False) -> None:
         self.backlog: deque[Piece] = deque()
+        self.suspected: dict[tuple[int, int], None] = {}
+        self.suspects: deque[Piece] = deque()
+        self._threads = threads
         self.specs: dict[int, KnownSpec] = {}
         self.values = Values()
         self.cancelled: set[Attempt] = set()
@@ -82,7 +92,24 @@ class Scheduler:
     # --- in and back --------------------------------------------------------------------------------------
 
     def add(self, run: LaneRun) -> None:
-        self.backlog.append(Piece(run, 0, len(run.seqs)))
+        piece = Piece(run, 0, len(run.seqs))
+        if not self.suspected:
+            self.backlog.append(piece)
+            return
+        while len(piece):
+            ahead = 0
+            while ahead < len(piece) and (run.client, run.seqs[piece.low + ahead]) not in self.suspected:
+                ahead += 1
+            if ahead:
+                self.backlog.append(piece.split(ahead))
+            else:
+                self.suspects.append(piece.split(1))
+
+    def suspect(self, client: int, seq: int) -> None:
+        """Have a task run in a process of its own when it comes again."""
+        if len(self.suspected) >= MOST_SUSPECTED:
+            self.suspected.pop(next(iter(self.suspected)))
+        self.suspected[client, seq] = None
 
     def put_back(self, pieces: list[Piece]) -> None:
         """Take in tasks that a slot did not start; they come before all others."""
@@ -95,7 +122,7 @@ class Scheduler:
 
     def waiting(self) -> int:
         """Return how many tasks no slot has."""
-        return sum(map(len, self.backlog))
+        return sum(map(len, self.backlog)) + len(self.suspects)
 
     def hand_back(self, count: int) -> list[Held]:
         """Take up to `count` tasks off the end of the backlog, to be handed back to the hub."""
@@ -116,7 +143,7 @@ class Scheduler:
         """Take in specs by number. What has been measured of one that comes again stays known."""
         for number, spec in specs:
             if number not in self.specs:
-                self.specs[number] = KnownSpec(spec)
+                self.specs[number] = KnownSpec(spec, threads=self._threads)
 
     def evict(self) -> None:
         """Drop the oldest specs that none of the tasks here needs, if there are too many.
@@ -126,7 +153,7 @@ class Scheduler:
         """
         sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
         if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
-            used = {piece.run.spec for piece in self.backlog}
+            used = {piece.run.spec for piece in (*self.backlog, *self.suspects)}
             used.update(*[slot.work for slot in self._slots.values()])
             for number in evicted(sizes, used.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES):
                 del self.specs[number]
@@ -169,6 +196,16 @@ class Scheduler:
             if not slot.count and slot.takes_work:
                 piece = self.backlog.popleft()
                 return self._hand(slot, [piece], now, self.specs[piece.run.spec].limit)
+        return None
+
+    def dispatch_suspect(self, slot: Slot, now: float) -> HandOver | None:
+        """Hand a slot, which has a process to itself, the next suspect; None if there is none."""
+        while self.suspects:
+            piece = self.suspects.popleft()
+            attempt = (piece.run.client, piece.run.seqs[piece.low], piece.run.attempt)
+            if attempt not in self.cancelled:
+                return self._hand(slot, [piece], now, self.specs[piece.run.spec].limit)
+            self.cancelled.discard(attempt)
         return None
 
     def _load(self, slot: Slot) -> float:
@@ -239,7 +276,7 @@ class Scheduler:
         prints = False
         if limit > 0:
             self._disturb()
-            prints = self.specs[pieces[0].run.spec].spec.stream_logs
+            prints = not self._threads and self.specs[pieces[0].run.spec].spec.stream_logs
         first = slot.hand(pieces, now, limit)
         self.crowded |= slot.count > 1
         specs: list[tuple[int, Spec | None]] = []
@@ -261,6 +298,7 @@ class Scheduler:
     def _pieces(self) -> Iterator[Piece]:
         """Yield everything that slots and backlog hold."""
         yield from self.backlog
+        yield from self.suspects
         for slot in self._slots.values():
             yield from slot.pieces
 
@@ -291,9 +329,14 @@ class Scheduler:
         )
 
     def ended(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        """Cancelled tasks that were quicker need not be dropped any more."""
+        """Cancelled tasks that were quicker need not be dropped any more; suspects that lived are none."""
         self.cancelled.difference_update((run.client, seq, run.attempt) for run in done for seq in run.seqs)
         self.cancelled.difference_update((failure.client, failure.seq, failure.attempt) for failure in failed)
+        if self.suspected:
+            for client, seq in [(run.client, seq) for run in done for seq in run.seqs]:
+                self.suspected.pop((client, seq), None)
+            for failure in failed:
+                self.suspected.pop((failure.client, failure.seq), None)
 
     # --- recall -------------------------------------------------------------------------------------------
 

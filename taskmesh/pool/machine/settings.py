@@ -15,6 +15,7 @@ class PoolSettings:
         pool: The pool's id, unique in the mesh.
         instance: Number of this start of its process, never used before.
         slots: Number of slots that take work.
+        shared: Number of processes that they share, as threads; 0 if each has one to itself.
         queues: Queues that it serves.
         tags: Tags that it has; it gets tasks that ask for no others.
         python: Version of Python, for the hub to compare.
@@ -35,6 +36,7 @@ class PoolSettings:
     slots: int
     queues: tuple[str, ...] = ("default",)
     tags: tuple[str, ...] = ()
+    shared: int = 0
     python: str = ""
     cloudpickle: str = ""
     host: str = ""
@@ -46,6 +48,10 @@ class PoolSettings:
     restart: float = 0.1
     max_restart: float = 5.0
     grace: float = 30.0
+
+    def process_of(self, slot: int) -> int | None:
+        """Return the number of the process that a slot shares; None if it has one to itself, as below 0."""
+        return slot % self.shared if self.shared and slot >= 0 else None
 
     def restart_delay(self, failures: int) -> float:
         """Return the seconds before a slot is started again after so many failures in a row."""

@@ -281,6 +281,8 @@ class HandedTasks:
 class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
     """One slot. Its methods alone write its attributes: tests/architecture/test_writers.py.
 
+    A number below 0 is that of a slot for suspects: see `pool.machine.sharing`.
+
     Attributes:
         pid: Process id, 0 if there is no process.
         generation: Number on the tickets that tasks are handed over with.
@@ -331,6 +333,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
             and self.kill_at is None
             and self.parent is None
             and self.spare_since is None
+            and self.number >= 0
         )
 
     @property
@@ -398,7 +401,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         self.start_at = start_at
 
     def kill(self, reason: str, at: float | None = None) -> None:
-        """It is killed now, or at this time if its task has not returned by then."""
+        """It is killed now, or at this time if its task has not returned by then; "": it is not."""
         self.reason, self.kill_at = reason, at
 
     # --- its permit ---------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import errno
+import mmap
 import os
 import select
 import socket
@@ -39,7 +40,7 @@ class Inbound:
     def __init__(self, sock: socket.socket, *, dispensable: bool = False) -> None:
         self._sock = sock
         self._dispensable = dispensable
-        self._buffer = bytearray(_BUFFER)
+        self._buffer = _memory(_BUFFER)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
@@ -107,9 +108,14 @@ class Inbound:
             wanted = max(_BUFFER, size)
             if wanted <= len(self._buffer) - start and start < _BUFFER // 2:
                 return
-        fresh = self._buffer if wanted == len(self._buffer) else bytearray(wanted)
+        fresh = self._buffer if wanted == len(self._buffer) else _memory(wanted)
         fresh[:held] = self._view[start : start + held].tobytes()
         self._buffer, self._view, self._start, self._end = fresh, memoryview(fresh), 0, held
+
+
+def _memory(size: int) -> mmap.mmap:
+    """Return memory that takes none before it is filled: a slot that gets small tasks needs a page of it."""
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def pack(kind: int, body: Buffer = _NOTHING, fds: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""Coroutine functions as tasks: they share one event loop, in the slot's main thread, for the slot's life.
+"""Coroutine functions as tasks: they share one event loop, in the main thread, for the process's life.
 
 So what a function keeps from call to call, such as a client with its connections, stays usable. What a task
 has started and not awaited goes on with the slot's next coroutine.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     import asyncio
 
 _loops: list[asyncio.AbstractEventLoop] = []
+_elsewhere: list[Callable[[Coroutine[Any, Any, Any]], Any]] = []
+
+
+def run_by(run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    """Have coroutines run by this function, which waits for their end: slots share the process."""
+    _elsewhere[:] = [run]
 
 
 def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,6 +32,8 @@ def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    if _elsewhere:
+        return _elsewhere[0](function(*args, **kwargs))
     asyncio = import_module("asyncio")  # 30 ms that only slots with coroutines spend
     if threading.current_thread() is not threading.main_thread():  # a nested task that runs inside its parent
         return asyncio.run(function(*args, **kwargs))

@@ -20,6 +20,7 @@ import msgspec
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import Inbound, pack, send_all
 from taskmesh.pool.slots.slot import SlotBootstrap, run_slot
+from taskmesh.pool.slots.threads.threads import run_threads
 from taskmesh.serialize.values import cloudpickle
 from taskmesh.system.cgroups import OomCounter
 from taskmesh.system.session import (
@@ -45,7 +46,8 @@ def main(
     """Serve the supervisor at the socket `control` while `parent` lives; the fresh interpreter runs this."""
     bootstrap = ForkServer(control, parent, user).serve()
     if bootstrap is not None:
-        run_slot(bootstrap, preload, only)
+        run = run_slot if bootstrap.control < 0 else run_threads
+        run(bootstrap, preload, only)
     os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs a farewell
 
 

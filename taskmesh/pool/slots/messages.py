@@ -24,6 +24,11 @@ RESULTS: Final = 11
 PROGRESS: Final = 12
 PERMIT_REQUEST: Final = 13
 LOGS: Final = 14
+# supervisor -> a process whose slots are threads, and back
+SLOT: Final = 15
+CANCEL: Final = 16
+STACK: Final = 17
+NEWS: Final = 18
 # supervisor -> fork server
 FORK: Final = 20
 KILL: Final = 21
@@ -46,10 +51,12 @@ PROCESS_LIMITS: Final = "(see `ulimit -u` and `-v`, and the container's limits o
 
 
 class Fork(msgspec.Struct, array_like=True):
-    """FORK: start a slot. Its descriptors come along: socket, tickets, stdout, stderr, outbox.
+    """FORK: start a process with a slot. Descriptors come along: socket, tickets, outbox, stdout, stderr.
+
+    A sixth is that of the process's control, if its slots are threads.
 
     Attributes:
-        token: new for every start, so that a restarted slot is not taken for its predecessor.
+        token: new for every process, so that a later one is not taken for its predecessor.
         slot: the slot's number.
     """
 
@@ -94,6 +101,22 @@ class Exited(msgspec.Struct, array_like=True):
     token: int
     status: int
     oom: bool
+
+
+class ProcessNews(msgspec.Struct, array_like=True):
+    """NEWS: of a process whose slots are threads.
+
+    Attributes:
+        slot: the slot that it is about.
+        kind: "ended": the slot has ended, as it was told. Else the kind of an event for the log.
+        text: the event's.
+        is_worn: the process is to be replaced, when its tasks have ended.
+    """
+
+    slot: int
+    kind: str
+    text: str = ""
+    is_worn: bool = False
 
 
 class PermitRequest(msgspec.Struct, array_like=True):

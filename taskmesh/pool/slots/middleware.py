@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from taskmesh.middleware import Around, Block, Call, checked_middleware, hooks_of, install, value_of
-from taskmesh.pool.slots.soft_timeout import SoftTimeout
+from taskmesh.pool.slots.soft_timeout import TimeLimit
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.namespaces import Scope, enter
 
@@ -39,7 +39,7 @@ class SlotMiddleware:
         call: the call that runs, for hooks; its headers are those of the running task.
     """
 
-    def __init__(self, limit: SoftTimeout) -> None:
+    def __init__(self, limit: TimeLimit) -> None:
         self.call = NO_CALL
         self._limit = limit
         self.is_needed = False
@@ -62,6 +62,11 @@ class SlotMiddleware:
         for each in found:
             if hasattr(each, "process_start") or hasattr(each, "process_stop"):
                 value_of(each)
+
+    def share(self, started: SlotMiddleware) -> None:
+        """Have the hooks of another, which has started them in this process."""
+        self._around, self._failed = started._around, started._failed
+        self._sees_arguments, self.is_needed = started._sees_arguments, started.is_needed
 
     def run(
         self, call: Call, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.messages.runs import Spec
 from taskmesh.pool.slots.messages import PermitReply
-from taskmesh.pool.slots.soft_timeout import SoftTimeout
+from taskmesh.pool.slots.soft_timeout import TimeLimit
 
 if TYPE_CHECKING:
     from taskmesh.pool.slots.middleware import SlotMiddleware
@@ -22,6 +22,24 @@ class SubmittedTasks(Protocol):
     def wait(self) -> None: ...
 
     def cancel(self) -> None: ...
+
+
+@dataclass(eq=False)
+class ClientPlace:
+    """Keeps the client of a slot.
+
+    Attributes:
+        lock: held while another is made.
+        client: None as long as no task has submitted others.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    client: Any = None
+
+    def close(self) -> None:
+        """Close the client, if there is one."""
+        if self.client is not None:
+            self.client.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +56,7 @@ class NestedContext:
         priority: the task's own.
         adopt: takes the children, before the first of them is submitted.
         middleware: the slot's, for children that the task runs itself.
+        place: of the slot's client.
     """
 
     address: str
@@ -49,6 +68,7 @@ class NestedContext:
     priority: int
     adopt: Callable[[SubmittedTasks], None]
     middleware: SlotMiddleware
+    place: ClientPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +98,20 @@ class NestedTasks:
     A thread that a task has left behind may submit, too: as the task's that runs then, if one does.
 
     Attributes:
+        place: of the slot's client.
         may_exist: the running task has submitted others, or its permit is lent so that it may.
         lock: held by a thread that asks for the permit to be lent, which reads the socket meanwhile. The
             slot's main thread takes it to say that nothing runs, and reads the socket after that.
     """
 
-    def __init__(self, link: PermitLink, limit: SoftTimeout, middleware: SlotMiddleware) -> None:
+    def __init__(self, link: PermitLink, limit: TimeLimit, middleware: SlotMiddleware) -> None:
         self.may_exist = False
         self._children: SubmittedTasks | None = None
         self._link = link
         self._limit = limit
         self._middleware = middleware
         self.lock = threading.Lock()
+        self.place = ClientPlace()
         self._context: NestedContext | None = None
         self._serial = -1  # of the task that has it
 
@@ -132,6 +154,7 @@ class NestedTasks:
                 spec.priority,
                 self._adopt,
                 self._middleware,
+                self.place,
             )
             if reply.granted:
                 self._context, self._serial = context, serial

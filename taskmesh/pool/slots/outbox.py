@@ -148,6 +148,14 @@ class OutboxWriter:
         self._cancellation[0] = serial + 1
         return self._cancellation[1] == serial + 1
 
+    def was_cancelled(self, serial: int) -> bool:
+        """Return True if the supervisor has marked a task as cancelled."""
+        return self._cancellation[1] == serial + 1
+
+    def is_watched(self, serial: int) -> bool:
+        """Return True if a task has looked for its cancellation."""
+        return self._cancellation[0] == serial + 1
+
     def close_after_fork(self) -> None:
         """Make every further use raise ValueError: called in a child that a task has forked."""
         header = (self._epoch, self._first, self._start, self._cancellation)

@@ -19,7 +19,7 @@ from taskmesh.messages.slot_messages import (
 )
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.outbox import BREAK, DATA, FAILURE, OutboxWriter
-from taskmesh.pool.slots.soft_timeout import SoftTimeout
+from taskmesh.pool.slots.soft_timeout import TimeLimit
 from taskmesh.shm.blob import Blob
 
 FLUSH_AFTER: Final = 0.002
@@ -62,7 +62,7 @@ class ResultBatcher:
         last_lines: called before outcomes go, to send what their tasks have logged.
     """
 
-    def __init__(self, link: SupervisorLink, outbox: OutboxWriter, limit: SoftTimeout) -> None:
+    def __init__(self, link: SupervisorLink, outbox: OutboxWriter, limit: TimeLimit) -> None:
         self.outbox = outbox
         self.results: list[bytes | Blob] = []
         self.due = 0.0
@@ -168,7 +168,11 @@ class ResultBatcher:
 
     def log(self, serial: int, line: LogLine) -> None:
         """Send a line that a task has logged: it comes before the task's outcome."""
-        self._send(messages.LOGS, SlotLogs(serial, [line]))
+        self.send_lines(serial, [line])
+
+    def send_lines(self, serial: int, lines: list[LogLine]) -> None:
+        """Send lines of a task's log."""
+        self._send(messages.LOGS, SlotLogs(serial, lines))
 
     def _send(self, kind: int, message: FromSlot) -> None:
         self._limit.block()

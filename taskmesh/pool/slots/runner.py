@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from zlib import crc32
 
 import msgspec
@@ -32,9 +32,9 @@ from taskmesh.pool.slots.middleware import NO_CALL, SlotMiddleware
 from taskmesh.pool.slots.nested import NestedTasks
 from taskmesh.pool.slots.outbox import BREAK, OutboxWriter
 from taskmesh.pool.slots.result_batch import FLUSH_OFFSET, ResultBatcher, SupervisorLink
-from taskmesh.pool.slots.soft_timeout import SoftTimeout
+from taskmesh.pool.slots.soft_timeout import TimeLimit
 from taskmesh.pool.slots.streams import Streams
-from taskmesh.pool.slots.task_log import TaskLog
+from taskmesh.pool.slots.task_log import TaskLog, TaskLogHandler
 from taskmesh.pool.slots.tickets import ticket
 from taskmesh.retry import verdict
 from taskmesh.serialize import code, dependencies, payload, sources
@@ -53,24 +53,39 @@ _UNKNOWN: Final = Spec(function=b"", name="")
 _NONE: Final = payload.dumps(None)
 
 
+class SlotEnds(NamedTuple):
+    """The number of a slot, and its ends of what leads to its supervisor, beside the link."""
+
+    slot: int
+    tickets: int
+    outbox: OutboxWriter
+
+
 class TaskRunner:
     """Run the tasks of one slot.
+
+    Args:
+        link: to the supervisor.
+        ends: of the slot.
+        streams: the process's.
+        limit: raises TaskTimeout in a task that runs too long.
 
     Attributes:
         is_forked_child: this process is a child that a task has forked, and no slot.
         middleware: the hooks around its tasks.
+        log: what its tasks log.
     """
 
-    def __init__(
-        self, link: SupervisorLink, tickets: int, outbox: OutboxWriter, streams: Streams, slot: int = 0
-    ) -> None:
-        self._limit = SoftTimeout()
-        self._batcher = ResultBatcher(link, outbox, self._limit)
-        self.middleware = SlotMiddleware(self._limit)
-        self._children = NestedTasks(link, self._limit, self.middleware)
-        self._tickets = tickets
+    is_thread = False
+
+    def __init__(self, link: SupervisorLink, ends: SlotEnds, streams: Streams, limit: TimeLimit) -> None:
+        self._limit = limit
+        self._batcher = ResultBatcher(link, ends.outbox, limit)
+        self.middleware = SlotMiddleware(limit)
+        self._children = NestedTasks(link, limit, self.middleware)
+        self._tickets = ends.tickets
         self._streams = streams
-        self._slot = slot
+        self._slot = ends.slot
         self._mended = False
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, tuple[Callable[..., Any], Scope, str]] = {}
@@ -85,10 +100,8 @@ class TaskRunner:
         self._stage = ""
         self._deadline: float | None = None
         self._tick: float | None = None
-        self._log = TaskLog(self._serial, self._batcher.log)
+        self.log = TaskLog(self._serial, self._batcher.log)
         self._batcher.last_lines = self._last_words
-        context.install(self._current)
-        nested.install(self._nested_context)
 
     # --- messages and tickets ---
 
@@ -132,7 +145,7 @@ class TaskRunner:
             pass
         finally:
             self._limit.unblock()
-        self._log.budget.tell_dropped()
+        self.log.budget.tell_dropped()
 
     def after_wait(self) -> None:
         if self._batcher.after_wait() > MOMENT:
@@ -160,7 +173,7 @@ class TaskRunner:
         self._mended = False
         try:
             spec = self._specs[run.spec]
-            self._log.listen(spec.log_level)
+            self.log.listen(spec.log_level)
             loaded = self._functions.get(run.spec)
             if loaded is None:
                 loaded = self._load(run.spec, spec)
@@ -172,7 +185,9 @@ class TaskRunner:
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
         is_plain = spec.kind == CALL and spec.timeout <= 0 and spec.codec == PICKLE and not run.needs
-        is_plain = is_plain and not (spec.headers or self.middleware.is_needed)
+        is_plain = is_plain and not (
+            self.is_thread or spec.headers or spec.stream_logs or self.middleware.is_needed
+        )
         perform = self._perform_calls if is_plain else self._perform_guarded
         return perform(run, spec, function, mine)
 
@@ -193,8 +208,6 @@ class TaskRunner:
         scope = Scope()
         enter(scope)
         function = runnable(code.load_function(spec.function))
-        if spec.stream_logs:
-            function = partial(self._streams.call_and_flush, function)
         loaded = self._functions[number] = function, scope, sources.difference(spec.function, spec.source)
         self._specs[number] = msgspec.structs.replace(spec, function=b"")
         return loaded
@@ -280,7 +293,7 @@ class TaskRunner:
         return index == count
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
-        """Map chunks, and calls with a time limit, a codec, outcomes of other tasks, headers or hooks."""
+        """Map chunks, and calls with a limit, a codec, outcomes of other tasks, headers, prints or hooks."""
         try:
             with dependencies.provided(run.values, plain=spec.codec == SAFE):
                 return self._perform_each(run, spec, function, mine)
@@ -302,13 +315,10 @@ class TaskRunner:
             self._stage = "argument"
             self._begin(run, spec)
             try:
-                if spec.kind == CHUNK:
-                    out = self._chunk(spec, function, run)
-                elif spec.timeout > 0:
-                    self._deadline = time.monotonic() + spec.timeout
-                    out = self._limit.call(spec.timeout, self._one, spec, function, run)
+                if spec.stream_logs:
+                    out = self._streams.call_and_flush(self._result, spec, function, run)
                 else:
-                    out = self._one(spec, function, run)
+                    out = self._result(spec, function, run)
                 if isinstance(out, Blob):
                     out.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
@@ -325,6 +335,14 @@ class TaskRunner:
                 return False
 
     # --- tasks ---
+
+    def _result(self, spec: Spec, function: Callable[..., Any], run: LaneRun) -> payload.Payload:
+        if spec.kind == CHUNK:
+            return self._chunk(spec, function, run)
+        if spec.timeout <= 0:
+            return self._one(spec, function, run)
+        self._deadline = time.monotonic() + spec.timeout
+        return self._limit.call(spec.timeout, self._one, spec, function, run)
 
     def _argument(self, run: LaneRun) -> payload.Payload:
         """Give up the task's payload: a large one's file may be used again when it has been rebuilt."""
@@ -429,7 +447,7 @@ class TaskRunner:
 
     # --- the running task ---
 
-    def _current(self) -> context.TaskContext | None:
+    def current(self) -> context.TaskContext | None:
         """Return the context for `current_task()`, made when it is asked for."""
         run = self._run
         spec = None if run is None else self._specs.get(run.spec)
@@ -448,7 +466,7 @@ class TaskRunner:
             headers=self.middleware.call.headers,
         )
 
-    def _nested_context(self, *, lends: bool) -> nested.NestedContext | None:
+    def nested_context(self, *, lends: bool) -> nested.NestedContext | None:
         """Return the context for `f.submit()` inside the running task."""
         return None if self.is_forked_child else self._children.context(self._running, lends=lends)
 
@@ -482,6 +500,30 @@ class TaskRunner:
         self._batcher.close_after_fork()
         with contextlib.suppress(OSError):
             os.close(self._tickets)
+
+
+def install(find: Callable[[], TaskRunner | None]) -> None:
+    """Have the code of tasks find its task, and what it logs find its way.
+
+    Args:
+        find: returns the runner of the task that calls it; None outside of tasks.
+    """
+
+    def current() -> context.TaskContext | None:
+        runner = find()
+        return None if runner is None else runner.current()
+
+    def nested_context(*, lends: bool) -> nested.NestedContext | None:
+        runner = find()
+        return None if runner is None else runner.nested_context(lends=lends)
+
+    def log() -> TaskLog | None:
+        runner = find()
+        return None if runner is None else runner.log
+
+    context.install(current)
+    nested.install(nested_context)
+    logging.getLogger().addHandler(TaskLogHandler(log))
 
 
 def _carrying(carried: code.Carried, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,8 @@ from taskmesh.messages.slot_messages import FromSlot, SlotTasks
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import Inbound, pack, send_all
 from taskmesh.pool.slots.outbox import OUTBOX_SIZE, STACK_SIGNAL, OutboxWriter
-from taskmesh.pool.slots.runner import TaskRunner
+from taskmesh.pool.slots.runner import SlotEnds, TaskRunner, install
+from taskmesh.pool.slots.soft_timeout import SoftTimeout
 from taskmesh.pool.slots.spin_wait import SpinWait
 from taskmesh.pool.slots.streams import Streams, out_of_reach
 from taskmesh.serialize.code import allow_only
@@ -40,20 +41,21 @@ _OOM_SCORE: Final = 500
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or taskmesh has a bug."""
 _TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
-_PROGRAM: Final = msgspec.msgpack.Decoder(messages.Program)
 _PERMIT_REPLY: Final = msgspec.msgpack.Decoder(messages.PermitReply)
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
+_PROGRAM: Final = msgspec.msgpack.Decoder(messages.Program)
 
 
 class SlotBootstrap(NamedTuple):
-    """The number of a slot, and its descriptors in the order of `messages.Fork`."""
+    """The number of a process's first slot, and its descriptors in the order of `messages.Fork`."""
 
     slot: int
     sock: int
     tickets: int
+    outbox: int
     stdout: int
     stderr: int
-    outbox: int
+    control: int = -1
 
 
 Incoming = tuple[int, bytes | memoryview, list[int]]
@@ -129,25 +131,21 @@ def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequen
     """
     if only:
         allow_only(only)
-    streams = _prepare_process(bootstrap)
-    sock, tickets = out_of_reach(bootstrap.sock), out_of_reach(bootstrap.tickets)
+    streams = prepare_process(bootstrap)
+    sock = out_of_reach(bootstrap.sock)
     link = SlotLink(sock)
-    outbox = OutboxWriter(bootstrap.outbox)
+    ends = SlotEnds(bootstrap.slot, out_of_reach(bootstrap.tickets), OutboxWriter(bootstrap.outbox))
     os.lseek(bootstrap.outbox, OUTBOX_SIZE, os.SEEK_SET)
     faulthandler.register(STACK_SIGNAL, out_of_reach(bootstrap.outbox))
-    runner = TaskRunner(link, tickets, outbox, streams, bootstrap.slot)
-    files.keep_spares(files.SPARE_BYTES)
-    copy_arguments()
+    runner = TaskRunner(link, ends, streams, SoftTimeout())
+    install(lambda: runner)
     os.register_at_fork(after_in_child=runner.close_after_fork)
     signal.signal(signal.SIGINT, runner.interrupted)
     try:
-        for module in preload:
-            if ":" not in module:
-                importlib.import_module(module)
-        look_at_imports()
+        import_modules(preload)
         runner.middleware.start([reference for reference in preload if ":" in reference])
         link.send_ready()
-        _serve(link, runner, SpinWait(sock))
+        serve(link, runner, SpinWait(sock))
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here
         try:
             if not runner.is_forked_child:
@@ -155,16 +153,28 @@ def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequen
                 sys.stderr.flush()
         finally:  # an exception's own code may fail as it is printed
             os._exit(_BROKEN)  # noqa: TID251  our descriptors are closed, or a task has forked us
-    _run_exit_functions()
+    run_exit_functions()
 
 
-def _serve(link: SlotLink, runner: TaskRunner, spin_wait: SpinWait) -> None:
+def import_modules(preload: Sequence[str]) -> None:
+    for module in preload:
+        if ":" not in module:
+            importlib.import_module(module)
+    look_at_imports()
+
+
+def serve(link: SlotLink, runner: TaskRunner, spin_wait: SpinWait | None = None) -> None:
+    """Run the tasks that come, until the supervisor says stop or is gone.
+
+    Args:
+        spin_wait: waits for what comes after a lone task; None to sleep.
+    """
     lone = False
     while True:
         frame = link.buffered()
         if frame is None:
             runner.before_wait()
-            frame = _receive_soon(link, spin_wait) if lone else link.receive()
+            frame = _receive_soon(link, spin_wait) if lone and spin_wait is not None else link.receive()
             runner.after_wait()
         if frame is None or frame[0] == messages.STOP:
             break
@@ -196,14 +206,16 @@ def _receive_soon(link: SlotLink, spin_wait: SpinWait) -> Incoming | None:
     return frame
 
 
-def _prepare_process(bootstrap: SlotBootstrap) -> Streams:
-    """Make a slot's process out of a forked child."""
+def prepare_process(bootstrap: SlotBootstrap) -> Streams:
+    """Make a process of slots out of a forked child."""
     streams = Streams(bootstrap.stdout, bootstrap.stderr)
     os.environ["TASKMESH_SLOT"] = str(bootstrap.slot)
-    faulthandler.enable(2)
+    faulthandler.enable(2, all_threads=bootstrap.control < 0)  # there may be a thousand
     name_process(f"slot-{bootstrap.slot}")
     _tell_multiprocessing(f"slot-{bootstrap.slot}")
     _offer_to_oom_killer()
+    files.keep_spares(files.SPARE_BYTES)
+    copy_arguments()
     return streams
 
 
@@ -226,7 +238,7 @@ def _offer_to_oom_killer() -> None:
         score.write(str(adjusted))
 
 
-def _run_exit_functions() -> None:
+def run_exit_functions() -> None:
     """End as an interpreter does, but without waiting for the task's threads."""
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""The supervisor's handle of one slot, from its descriptors to the serials that it has reported."""
+"""The supervisor's handles of a slot, from descriptors to reported serials, and of the slot's process."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from taskmesh.pool.slots.outbox import (
 )
 from taskmesh.pool.slots.output import OutputTail
 from taskmesh.pool.slots.result_batch import LONG
+from taskmesh.pool.slots.threads.control import ThreadControl
 from taskmesh.pool.slots.tickets import TicketPipe
 from taskmesh.serialize.error_payload import refused
 from taskmesh.shm.blob import Blob
@@ -43,6 +44,64 @@ _FAILURE = msgspec.msgpack.Decoder(SlotFailure)
 
 
 SlotSocketEvent = SlotReady | SlotFinished | SlotReported | SlotAsked
+
+
+class SlotProcess:
+    """One process, its output and its slots.
+
+    Args:
+        token: new for each process.
+        number: of a process that slots share; None of one with a single slot.
+
+    Attributes:
+        token: as given.
+        number: as given.
+        pid: its process id; 0 until the fork server has reported it.
+        pidfd: a descriptor of the process, or None.
+        killed: we have ordered its death.
+        out_of_memory: we have ordered it because memory runs out.
+        output: its pipes.
+        control: the socket to what runs its threads; None in a process of one slot.
+        slots: its slots, by number.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+
+    def __init__(self, token: int, number: int | None = None) -> None:
+        self.token = token
+        self.number = number
+        self.pid = 0
+        self.pidfd: int | None = None
+        self.killed = False
+        self.out_of_memory = False
+        self.output = OutputTail()
+        try:
+            self.control = None if number is None else ThreadControl()
+        except OSError:
+            self.output.close()
+            raise
+        self.slots: dict[int, SlotHandle] = {}
+
+    def forked(self, pid: int, pidfd: int | None) -> None:
+        """Take note of its ids, and close our copies of what the fork server has by now."""
+        self.pid, self.pidfd = pid, pidfd
+        self.output.close_slot_ends()
+        if self.control is not None:
+            self.control.close_slot_end()
+
+    def fds(self, slot: SlotHandle) -> list[int]:
+        """Return the descriptors for the process and its first slot, in the order of `messages.Fork`."""
+        fds = [*slot.slot_fds(), *self.output.slot_ends]
+        return fds if self.control is None else [*fds, self.control.slot_end.fileno()]
+
+    def close(self) -> None:
+        self.output.close()
+        if self.control is not None:
+            self.control.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
 
 
 class QueuedTasks:
@@ -65,17 +124,19 @@ class QueuedTasks:
 
 
 class SlotHandle:
-    """One slot's socket, tickets, outbox and output. It never waits: `SlotSupervisor` polls for it.
+    """One slot's socket, tickets and outbox. It never waits: `SlotSupervisor` polls for it.
+
+    Args:
+        slot: the slot's number.
+        process: its process.
+        path: where the process finds modules.
 
     Attributes:
-        slot: the slot's number.
-        token: the number of this start of it.
-        pid: its process id; 0 until the fork server has reported it.
-        pidfd: a descriptor of the process, or None.
+        slot: as given.
+        process: as given.
         ready: the slot has reported that it is up.
-        killed: we have ordered its death.
-        out_of_memory: we have ordered it because memory runs out.
         expected: the lowest serial that has not been reported yet.
+        open: how many of its tasks have not been reported; counted where slots share a process.
         at_end: its socket has ended, or a frame was invalid: no more is read.
         trouble: why, for the log of its exit.
 
@@ -83,24 +144,18 @@ class SlotHandle:
         OSError: no descriptor, no memory or no room is left.
     """
 
-    def __init__(self, slot: int, token: int, path: Sequence[str] = ()) -> None:
+    def __init__(self, slot: int, process: SlotProcess, path: Sequence[str] = ()) -> None:
         self._program = list(path), b""
         self.slot = slot
-        self.token = token
-        self.pid = 0
-        self.pidfd: int | None = None
+        self.process = process
         self.ready = False
-        self.killed = False
-        self.out_of_memory = False
-        self.expected = 0
+        self.expected = self.open = 0
         with contextlib.ExitStack() as undo:  # descriptors may run out half-way
             self.sock, self._slot_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             undo.callback(self.sock.close)
             undo.callback(self._slot_sock.close)
             self.tickets = TicketPipe()
             undo.callback(self.tickets.close)
-            self.output = OutputTail()
-            undo.callback(self.output.close)
             self._outbox_fd = create_outbox()
             undo.callback(os.close, self._outbox_fd)
             self._outbox = OutboxReader(self._outbox_fd)
@@ -116,18 +171,12 @@ class SlotHandle:
     # --- start ---
 
     def slot_fds(self) -> list[int]:
-        """Return the descriptors for the slot's process, in the order of `messages.Fork`."""
-        return [
-            self._slot_sock.fileno(),
-            self.tickets.reader,
-            *self.output.slot_ends,
-            self._outbox_fd,
-        ]
+        """Return the descriptors for the slot: socket, tickets, outbox."""
+        return [self._slot_sock.fileno(), self.tickets.reader, self._outbox_fd]
 
     def close_slot_ends(self) -> None:
-        """Close our copies of the slot's ends: the fork server has its own now."""
+        """Close our copies of the slot's ends: its process has its own now."""
         self._slot_sock.close()
-        self.output.close_slot_ends()
         if self._outbox_fd >= 0:
             os.close(self._outbox_fd)
             self._outbox_fd = -1
@@ -136,7 +185,9 @@ class SlotHandle:
 
     def hand_over(self, message: SlotTasks) -> None:
         """Queue tasks for the slot; `pump` sends them."""
-        self._backlog.append(QueuedTasks(message))
+        queued = QueuedTasks(message)
+        self._backlog.append(queued)
+        self.open += queued.count
 
     def pump(self) -> bool:
         """Send what waits, as far as pipe and socket take it.
@@ -181,7 +232,11 @@ class SlotHandle:
             self._outbox.forget_stack()
         except OSError:  # no memory or room is left
             return False
-        return self.ready and send_signal(self.pidfd, STACK_SIGNAL)
+        control = self.process.control
+        if control is not None and self.ready:
+            control.send(messages.STACK, self.slot)
+            return True
+        return self.ready and send_signal(self.process.pidfd, STACK_SIGNAL)
 
     def stack(self) -> str:
         """Return what it has written since."""
@@ -222,6 +277,7 @@ class SlotHandle:
         still go.
         """
         count = left = self.left()
+        self.open -= count
         specs: list[tuple[int, Spec | None]] = []
         for queued in self._backlog:
             queued.unwritten = 0
@@ -286,15 +342,15 @@ class SlotHandle:
         if kind in {messages.RESULTS, messages.PROGRESS, messages.LOGS}:
             message = frames.from_slot.decode_local(body, fds, relayed=True) if fds else _REPORT.decode(body)
             if isinstance(message, SlotResults):
-                fresh = self._fresh(message)
-                return SlotFinished(self.slot, fresh) if fresh is not None else None
+                return self._finished(message)
             return SlotReported(self.slot, message)
         if kind == messages.READY:
             if self.ready:
                 raise RemoteProtocolError(f"slot {self.slot} has reported twice that it is up")
             self.ready = True
-            self.pid = _READY.decode(body).pid
-            return SlotReady(self.slot, self.pid)
+            self.close_slot_ends()
+            self.process.pid = _READY.decode(body).pid
+            return SlotReady(self.slot, self.process.pid)
         if kind == messages.PERMIT_REQUEST:
             asked = _PERMIT_REQUEST.decode(body)
             return SlotAsked(self.slot, asked.serial, asked.lends)
@@ -313,13 +369,19 @@ class SlotHandle:
         if self.trouble:  # what was lost came before what stands there
             return events
         try:
-            fresh = self._fresh(results_of(began, records))
+            finished = self._finished(results_of(began, records))
         except msgspec.DecodeError as error:  # a task has written into its process's memory at random
             self.trouble = f"its outbox is damaged: {error}"
             return events
-        if fresh is not None:
-            events.append(SlotFinished(self.slot, fresh))
-        return events
+        return events if finished is None else [*events, finished]
+
+    def _finished(self, results: SlotResults) -> SlotFinished | None:
+        fresh = self._fresh(results)
+        if fresh is None:
+            return None
+        if self.process.control is not None:
+            self.open -= len(fresh.failed) + sum(len(segment.payloads) for segment in fresh.done)
+        return SlotFinished(self.slot, fresh)
 
     def _fresh(self, results: SlotResults) -> SlotResults | None:
         """Return the results that were not reported before; None if nothing is left.
@@ -354,11 +416,7 @@ class SlotHandle:
         self.sock.close()
         self.inbound.close_fds()
         self.tickets.close()
-        self.output.close()
         self._outbox.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
 
 
 def _program() -> tuple[list[str], bytes]:

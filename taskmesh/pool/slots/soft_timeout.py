@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from taskmesh.errors import TaskTimeout
 from taskmesh.system.signal_timer import SIGNAL, SignalTimer
@@ -16,6 +16,19 @@ _T = TypeVar("_T")
 AGAIN_S: Final = 1.0
 """Seconds after which a task that goes on is told again. It may have swallowed the error, a finalizer may
 have, or the signal came just before it began to wait: CPython notices that one only when the wait is over."""
+
+
+class TimeLimit(Protocol):
+    """Raises TaskTimeout in a task that runs too long; `SoftTimeout` says how."""
+
+    fired: bool
+    is_blocked: bool
+
+    def call(self, seconds: float, function: Callable[..., _T], *args: Any) -> _T: ...
+
+    def block(self) -> None: ...
+
+    def unblock(self) -> None: ...
 
 
 class SoftTimeout:
@@ -86,4 +99,9 @@ class SoftTimeout:
 
     def _raise(self) -> None:
         self._is_due = False
-        raise TaskTimeout(f"the task ran longer than timeout={self._seconds:g} s")
+        raise timed_out(self._seconds)
+
+
+def timed_out(seconds: float) -> TaskTimeout:
+    """Return the error of a task that has run longer than its soft limit."""
+    return TaskTimeout(f"the task ran longer than timeout={seconds:g} s")

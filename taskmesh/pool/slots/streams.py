@@ -66,6 +66,41 @@ class Streams:
         sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
 
 
+class SharedStream(io.TextIOBase):
+    """stdout or stderr where tasks share a process: a task's prints go into its log, if that is asked for.
+
+    Args:
+        stream: takes all the rest.
+        number: 0 for stdout, 1 for stderr.
+        find: returns what takes the prints of the code that calls it; None for the stream.
+    """
+
+    def __init__(
+        self, stream: Any, number: int, find: Callable[[], Callable[[int, str], None] | None]
+    ) -> None:
+        self._stream = stream
+        self._number = number
+        self._find = find
+
+    def write(self, text: str, /) -> int:
+        """Write a text into the log of the task that prints, or into the stream."""
+        take = self._find()
+        if take is None:
+            return int(self._stream.write(text))
+        take(self._number, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """Return the stream's descriptor."""
+        return int(self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @cache
 def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None)

@@ -14,21 +14,31 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
-from taskmesh.errors import LocalProtocolError
+import msgspec
+
+from taskmesh.core.events import (
+    ProcessTold,
+    SlotAsked,
+    SlotExited,
+    SlotFinished,
+    SlotReady,
+    SlotRecalled,
+    SlotReported,
+)
+from taskmesh.errors import LocalProtocolError, ProtocolError
 from taskmesh.messages.runs import DEBUG, STACK, LogLine
 from taskmesh.messages.slot_messages import SlotLogs, SlotTasks
 from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, Report
-from taskmesh.pool.slots.messages import Forked, ForkRefused, PermitReply
+from taskmesh.pool.slots.messages import CANCEL, SLOT, Forked, ForkRefused, PermitReply
 from taskmesh.pool.slots.output import Console, TaskPrints
-from taskmesh.pool.slots.slot_handle import SlotHandle
+from taskmesh.pool.slots.slot_handle import SlotHandle, SlotProcess
 from taskmesh.shm import files
 from taskmesh.system.cgroups import LONGEST_DEATH
 from taskmesh.system.clock import monotonic
 from taskmesh.system.selector import CallbackSelector
 from taskmesh.system.session import send_signal
 
-SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
+SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited | ProcessTold
 
 _KILLED: Final = -9
 _OUTPUT = 4096
@@ -72,7 +82,7 @@ class Watching(Protocol):
 
 
 class SlotSupervisor:
-    """The slots of one pool, each a process forked by one fork server. It is a timer of its loop, too.
+    """The slots of one pool, in processes forked by one fork server. It is a timer of its loop, too.
 
     Every method returns at once (but `close`) and is called from the loop's thread. Events are given to
     `on_event` only while the loop calls back, never from inside another method (but `close`).
@@ -108,7 +118,8 @@ class SlotSupervisor:
         self._retry_at = math.inf
         self._idle_look = 0.0
         self._handles: dict[int, SlotHandle] = {}
-        self._tokens: dict[int, SlotHandle] = {}
+        self._processes: dict[int, SlotProcess] = {}  # by token
+        self._shared: dict[int, SlotProcess] = {}  # by number: those that further slots may join
         self._next_token = 1
         self._queue: deque[SlotEvent] = deque()
         self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
@@ -133,22 +144,43 @@ class SlotSupervisor:
 
     # --- actions ---
 
-    def start(self, slot: int) -> None:
-        """Fork a slot; SlotReady or SlotExited(ready=False) follows."""
+    def start(self, slot: int, number: int | None = None) -> None:
+        """Start a slot; SlotReady or SlotExited(ready=False) follows.
+
+        Args:
+            slot: the slot's number.
+            number: of the process that it shares; None for one of its own.
+        """
         if slot in self._handles:
             raise LocalProtocolError(f"slot {slot} is started already")
+        shared = None if number is None else self._shared.get(number)
+        process: SlotProcess | None = None
         try:
-            handle = SlotHandle(slot, self._next_token, self._fork_server.slots.sys_path)
+            process = shared or SlotProcess(self._next_token, number)
+            handle = SlotHandle(slot, process, self._fork_server.slots.sys_path)
         except OSError as error:
+            if process is not None and shared is None:
+                process.close()
             why = f"no descriptors, memory or files for a slot (see `ulimit -n`, `-v`, `-f`): {error}"
             self._post(SlotExited(slot, 0, NO_PROCESS, ready=False, log=why))
             return
-        self._next_token += 1
-        self._handles[slot] = self._tokens[handle.token] = handle
+        self._next_token += shared is None
+        self._handles[slot] = process.slots[slot] = handle
         self._selector.add(handle.sock.fileno(), partial(self._ready, handle))
-        self._console.add(handle.output)
-        if not self._fork_server.fork(handle.token, slot, handle.slot_fds(), handle):
-            self._remove(handle, NO_PROCESS, oom=False, reason=self._fork_server.trouble)
+        if shared is None:
+            self._fork(process, handle)
+        elif process.control is not None:
+            process.control.send(SLOT, slot, handle.slot_fds())
+            self._watch_control(process)
+
+    def _fork(self, process: SlotProcess, first: SlotHandle) -> None:
+        self._processes[process.token] = process
+        self._console.add(process.output)
+        if process.control is not None and process.number is not None:
+            self._shared[process.number] = process
+            self._selector.add(process.control.sock.fileno(), partial(self._control_ready, process))
+        if not self._fork_server.fork(process.token, first.slot, process.fds(first), process):
+            self._remove(process, NO_PROCESS, oom=False, reason=self._fork_server.trouble)
 
     def hand_over(self, slot: int, message: SlotTasks) -> None:
         """Give tasks to a slot, which may be still starting.
@@ -165,7 +197,7 @@ class SlotSupervisor:
         self._end_prints(handle)  # of a task that was taken back
         if message.prints:
             self._printing[slot] = prints = TaskPrints(message.first)
-            self._console.begin_task(handle.output, prints)
+            self._console.begin_task(handle.process.output, prints)
         handle.hand_over(message)
         self._pump(handle)
 
@@ -204,6 +236,7 @@ class SlotSupervisor:
         if serial > handle.expected:
             self._tell_stack(handle, serial, "it has not started: it waits in its slot behind another task")
         elif handle.ask_stack():
+            self._watch_control(handle.process)
             self._stacks[handle] = StackWait(serial, monotonic() + _STACK_WAIT)
             self.deadline = 0.0
         else:
@@ -223,23 +256,32 @@ class SlotSupervisor:
         self._post(SlotReported(handle.slot, SlotLogs(serial, [line])))
 
     def cancel(self, slot: int, serial: int) -> None:
-        """Mark the running task as cancelled; kill the slot if its task does not look for that."""
+        """Mark the running task as cancelled; kill the slot if its task does not look for that.
+
+        Where slots share a process the slot gives the task up.
+        """
         handle = self._handles.get(slot)
-        if handle is not None and not handle.cancel(serial):
+        if handle is None:
+            return
+        looks = handle.cancel(serial)
+        if handle.process.control is not None:
+            handle.process.control.send(CANCEL, (slot, serial))
+            self._watch_control(handle.process)
+        elif not looks:
             self.kill(slot)
 
     def kill(self, slot: int) -> None:
-        """SIGKILL a slot and what it has started; SlotExited follows."""
+        """SIGKILL a slot's process and what it has started; SlotExited of each of its slots follows."""
         handle = self._handles.get(slot)
         if handle is not None:
-            handle.killed = True
-            self._kill(handle)
+            handle.process.killed = True
+            self._kill(handle.process)
 
     def kill_for_memory(self, slot: int, why: str) -> None:
         """Kill a slot before the kernel does: SlotExited reports a kill for memory, with the reason."""
         handle = self._handles.get(slot)
-        if handle is not None and not handle.killed:
-            handle.out_of_memory = True
+        if handle is not None and not handle.process.killed:
+            handle.process.out_of_memory = True
             handle.trouble = why
             self.kill(slot)
 
@@ -252,55 +294,65 @@ class SlotSupervisor:
 
     def pids(self) -> dict[int, int]:
         """Return the process ids of the slots whose processes are known to exist."""
-        return {slot: handle.pid for slot, handle in self._handles.items() if handle.pid}
+        return {slot: handle.process.pid for slot, handle in self._handles.items() if handle.process.pid}
 
     # --- starts and deaths ---
 
     def _on_report(self, report: Report, pidfd: int | None) -> None:
-        handle = self._tokens[report.token]
+        process = self._processes[report.token]
         if isinstance(report, Forked):
-            handle.pid = report.pid
-            handle.pidfd = pidfd
-            handle.close_slot_ends()
-            if handle.killed:
-                self._kill(handle)
+            process.forked(report.pid, pidfd)
+            if process.control is None:
+                for handle in process.slots.values():
+                    handle.close_slot_ends()
+            if process.killed:
+                self._kill(process)
         elif isinstance(report, ForkRefused):
-            self._remove(handle, NO_PROCESS, oom=False, reason=report.reason)
+            self._remove(process, NO_PROCESS, oom=False, reason=report.reason)
         else:
-            self._remove(handle, report.status, oom=report.oom)
+            self._remove(process, report.status, oom=report.oom)
 
     def _server_lost(self, reason: str) -> None:
         """Remove every slot: the fork server has died, and they are being killed."""
         deadline = monotonic() + LONGEST_DEATH
-        for handle in list(self._tokens.values()):
-            if handle.pid and not send_signal(handle.pidfd):
+        for process in list(self._processes.values()):
+            if process.pid and not send_signal(process.pidfd):
                 with contextlib.suppress(OSError):  # where there is no /proc to find a session's processes by
-                    os.killpg(handle.pid, signal.SIGKILL)
-            _await_death(handle, deadline)
-            self._remove(handle, _KILLED, oom=False, reason=reason)
+                    os.killpg(process.pid, signal.SIGKILL)
+            _await_death(process, deadline)
+            self._remove(process, _KILLED, oom=False, reason=reason)
 
-    def _kill(self, handle: SlotHandle) -> None:
+    def _kill(self, process: SlotProcess) -> None:
         """The group is killed by the fork server when it reaps the leader, if not before."""
-        if not send_signal(handle.pidfd):
-            self._fork_server.kill(handle.token)
+        if not send_signal(process.pidfd):
+            self._fork_server.kill(process.token)
 
-    def _remove(self, handle: SlotHandle, status: int, *, oom: bool, reason: str = "") -> None:
-        """Report a slot whose process is gone: everything that it had sent first, then its exit."""
-        self._queue.extend(handle.read_all())
-        self._queue.extend(handle.peek())
-        self._end_prints(handle)
-        self._console.remove(handle.output)
+    def _remove(self, process: SlotProcess, status: int, *, oom: bool, reason: str = "") -> None:
+        """Report the slots of a process that is gone: all that they had sent first, then their exits."""
+        slots = list(process.slots.values())
+        for handle in slots:
+            self._queue.extend(handle.read_all())
+            self._queue.extend(handle.peek())
+            self._end_prints(handle)
+        self._console.remove(process.output)
+        del self._processes[process.token]
+        self._leave_control(process)
+        oom = self._is_for_memory(process, status, oom=oom)
+        left = {handle: handle.left() for handle in slots}
+        suspects = 1 if process.control is None else sum(handle.open > left[handle] for handle in slots)
+        for handle in slots:
+            log = "\n".join(filter(None, (process.output.text(), handle.trouble, reason)))
+            self._drop(handle)
+            self._post(SlotExited(handle.slot, left[handle], status, oom, handle.ready, log, suspects))
+        process.close()
+
+    def _drop(self, handle: SlotHandle) -> None:
         self._selector.remove(handle.sock.fileno())
-        del self._tokens[handle.token]
         del self._handles[handle.slot]
         self._stacks.pop(handle, None)
-        log = "\n".join(filter(None, (handle.output.text(), handle.trouble, reason)))
-        oom = self._is_for_memory(handle, status, oom=oom)
-        exited = SlotExited(handle.slot, handle.left(), status, oom, handle.ready, log)
         handle.close()
-        self._post(exited)
 
-    def _is_for_memory(self, handle: SlotHandle, status: int, *, oom: bool) -> bool:
+    def _is_for_memory(self, process: SlotProcess, status: int, *, oom: bool) -> bool:
         """Return True if a slot was killed for lack of memory, by the kernel or by us.
 
         Two slots may run out of memory at once: we kill one, and the kernel the other. The fork server knows
@@ -308,10 +360,10 @@ class SlotSupervisor:
         """
         if status != _KILLED:
             return False
-        if handle.killed:
+        if process.killed:
             if oom:
                 self._kernel_killed_another = monotonic()
-            return handle.out_of_memory
+            return process.out_of_memory
         if not oom and monotonic() - self._kernel_killed_another < LONGEST_DEATH:
             self._kernel_killed_another = -math.inf
             return True
@@ -329,9 +381,51 @@ class SlotSupervisor:
             # The fork server reports deaths. A slot whose task has closed the socket, or that sends invalid
             # frames, must not live on.
             self._selector.remove(handle.sock.fileno())
-            self._kill(handle)
+            self._control_ready(handle.process)  # it may say that the slot has ended
+            if self._handles.get(handle.slot) is handle:
+                self._kill(handle.process)
         elif unsent:
             self._pump(handle)
+
+    # --- processes whose slots are threads ---
+
+    def _control_ready(self, process: SlotProcess) -> None:
+        if process.control is None:
+            return
+        process.control.write()
+        try:
+            news = process.control.read()
+        except (OSError, ProtocolError, msgspec.DecodeError):
+            self._leave_control(process)
+            self._kill(process)
+            return
+        for each in news:
+            if each.kind != "ended":
+                self._queue.append(ProcessTold(each.slot, each.kind, each.text, each.is_worn))
+            elif each.slot in process.slots:
+                self._ended(process.slots.pop(each.slot))
+        if not process.slots:
+            self._leave_control(process)
+            process.control.close()  # it ends
+        self._watch_control(process)
+
+    def _ended(self, handle: SlotHandle) -> None:
+        """Report a slot that has ended, as it was told, while its process goes on."""
+        self._queue.extend(handle.read_all())
+        left = handle.left()
+        self._drop(handle)
+        self._post(SlotExited(handle.slot, left, 0))
+
+    def _watch_control(self, process: SlotProcess) -> None:
+        if process.control is not None and process in self._shared.values():
+            self._selector.set_writing(process.control.sock.fileno(), process.control.wants_write)
+
+    def _leave_control(self, process: SlotProcess) -> None:
+        """Have nothing to do with its control any more: further slots get another process."""
+        number = process.number
+        if process.control is not None and number is not None and self._shared.get(number) is process:
+            self._selector.remove(process.control.sock.fileno())
+            del self._shared[number]
 
     def _pump(self, handle: SlotHandle) -> None:
         if handle.pump():
@@ -389,7 +483,7 @@ class SlotSupervisor:
         """Report what is left of the log of a slot's task, if its prints are its log: before all events."""
         prints = self._printing.pop(handle.slot, None)
         if prints is not None:
-            self._console.end_task(handle.output)
+            self._console.end_task(handle.process.output)
             prints.end()
             self._tell_prints(handle.slot, prints)
 
@@ -404,8 +498,8 @@ class SlotSupervisor:
         handle = self._handles.get(event.slot)
         if handle is None:
             return
-        self._console.catch_up(handle.output)
-        output = handle.output.text()[-_OUTPUT:]
+        self._console.catch_up(handle.process.output)
+        output = handle.process.output.text()[-_OUTPUT:]
         for failure in event.results.failed:
             failure.output = output
 
@@ -423,10 +517,11 @@ class SlotSupervisor:
         if timeout > 0:
             for slot in list(self._handles):
                 self.stop(slot)
-            self._run_until(lambda: not self._handles, timeout)
-        for slot in list(self._handles):
-            self.kill(slot)
-        self._run_until(lambda: not self._handles, LONGEST_DEATH)
+            self._run_until(lambda: not self._processes, timeout)
+        for process in list(self._processes.values()):
+            process.killed = True
+            self._kill(process)
+        self._run_until(lambda: not self._processes, LONGEST_DEATH)
         self._fork_server.stop()
         self._run_until(lambda: not self._fork_server.is_running, LONGEST_DEATH)
         self._fork_server.reap()
@@ -453,6 +548,8 @@ class SlotSupervisor:
         self._fork_server.close_after_fork()
         for handle in self._handles.values():
             handle.close()
+        for process in self._processes.values():
+            process.close()
         self._selector.close()
         _open.discard(self)
 
@@ -460,13 +557,14 @@ class SlotSupervisor:
 _open: set[SlotSupervisor] = set()
 
 
-def _await_death(handle: SlotHandle, deadline: float) -> None:
-    """Wait until a killed slot is dead: until then it may still take a ticket."""
+def _await_death(process: SlotProcess, deadline: float) -> None:
+    """Wait until a killed process is dead: until then its slots may still take tickets."""
     poll = select.poll()
-    if handle.pidfd is not None:
-        poll.register(handle.pidfd, select.POLLIN)
-    elif handle.pid:
-        poll.register(handle.sock, getattr(select, "POLLRDHUP", select.POLLHUP))
+    if process.pidfd is not None:
+        poll.register(process.pidfd, select.POLLIN)
+    elif process.pid:
+        for handle in process.slots.values():
+            poll.register(handle.sock, getattr(select, "POLLRDHUP", select.POLLHUP))
     else:
         return
     poll.poll(max(0.0, deadline - monotonic()) * 1000)

@@ -67,45 +67,38 @@ class LineBudget:
             self._send(self._serial, LogLine(time.time(), logging.WARNING, __name__, text))
 
 
-class TaskLog(logging.Handler):
-    """The root logger's handler: passes on what the running task logs.
-
-    It is there before any code of the user, so that `logging.basicConfig` in a module of the tasks leaves all
-    as it is: the level is the caller's. Records of loggers that have handlers of their own, and do not
-    propagate, stay in the worker.
+class TaskLog:
+    """The log of a slot's tasks: passes on what the running one logs.
 
     Args:
-        running: returns the serial of the task that runs; None between tasks, whose lines go to stderr.
+        running: returns the serial of the task that runs; None between tasks.
         send: sends a line of the task with a serial.
 
     Attributes:
         budget: what goes on its way to the caller passes it.
+        is_shared: other tasks run in the process at the same time, and may want more.
     """
 
     def __init__(self, running: Callable[[], int | None], send: Callable[[int, LogLine], None]) -> None:
-        super().__init__()
         self.running = running
         self.budget = LineBudget(send)
+        self.is_shared = False
         self._level = logging.WARNING
-        logging.getLogger().addHandler(self)
 
     def listen(self, level: int) -> None:
         """Have the root logger take what the caller takes; 0 leaves it as it is."""
         if level and level != self._level:
             self._level = level
-            logging.getLogger().setLevel(level)
+            if not self.is_shared or level < logging.root.level:
+                logging.root.setLevel(level)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        serial = self.running()
-        if serial is None:
-            if logging.lastResort is not None and record.levelno >= logging.lastResort.level:
-                logging.lastResort.handle(record)
-            return
-        try:
-            text = _FORMAT.format(record)
-        except Exception:  # noqa: BLE001  its arguments do not fit, or their code fails
-            self.handleError(record)
-            return
+    def add(self, serial: int, record: logging.LogRecord) -> None:
+        """Send a record of the task with this serial.
+
+        Raises:
+            Exception: its arguments do not fit, or their code fails.
+        """
+        text = _FORMAT.format(record)
         path = record.pathname[-LONGEST_NAME:]
         name = record.name[:LONGEST_NAME]
         self.budget.add(
@@ -113,11 +106,39 @@ class TaskLog(logging.Handler):
         )
 
 
+class TaskLogHandler(logging.Handler):
+    """The root logger's handler: passes on what tasks log; what is logged between them goes to stderr.
+
+    It is there before any code of the user, so that `logging.basicConfig` in a module of the tasks leaves all
+    as it is: the level is the caller's. Records of loggers that have handlers of their own, and do not
+    propagate, stay in the worker.
+
+    Args:
+        find: returns the log of the task that calls it; None outside of tasks.
+    """
+
+    def __init__(self, find: Callable[[], TaskLog | None]) -> None:
+        super().__init__()
+        self._find = find
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = self._find()
+        serial = None if log is None else log.running()
+        if log is None or serial is None:
+            if logging.lastResort is not None and record.levelno >= logging.lastResort.level:
+                logging.lastResort.handle(record)
+            return
+        try:
+            log.add(serial, record)
+        except Exception:  # noqa: BLE001  its arguments do not fit, or their code fails
+            self.handleError(record)
+
+
 @contextmanager
 def collected_elsewhere() -> Iterator[None]:
     """Within the block, records of tasks are left to other handlers of the root logger."""
     root = logging.getLogger()
-    ours = [handler for handler in root.handlers if isinstance(handler, TaskLog)]
+    ours = [handler for handler in root.handlers if isinstance(handler, TaskLogHandler)]
     for handler in ours:
         root.removeHandler(handler)
     try:

@@ -18,7 +18,7 @@ from taskmesh.messages.slot_messages import SlotTasks
 from taskmesh.pool.slots import messages
 from taskmesh.pool.slots.channel import pack
 from taskmesh.pool.slots.fork_server_client import SlotSettings
-from taskmesh.pool.slots.slot_handle import SlotHandle
+from taskmesh.pool.slots.slot_handle import SlotHandle, SlotProcess
 from taskmesh.serialize import payload
 from tests.harness import nasty
 from tests.harness.gate import wait_at
@@ -450,7 +450,8 @@ def test_close_waits_for_the_time_given_and_no_longer(processes, gates):
 
 def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(processes):
     """A task may write to its slot's socket: it must not make the pool take the slot for a new one."""
-    handle = SlotHandle(0, 1)
+    process = SlotProcess(1, 0)
+    handle = SlotHandle(0, process)
     try:
         ready = pack(messages.READY, msgspec.msgpack.encode(messages.Ready(7)))
         handle._slot_sock.sendall(ready + ready)
@@ -460,6 +461,7 @@ def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(processes):
         assert "twice" in handle.trouble
     finally:
         handle.close()
+        process.close()
 
 
 def test_a_long_task_among_short_ones_is_told_with_its_own_time(driver):
