@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, cast
 
 from taskmesh.client.batch import Batch
-from taskmesh.client.client import Client, check_slots
+from taskmesh.client.client import Client, MeshDriver, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave, made
 from taskmesh.client.dependencies import attached, checked_id
 from taskmesh.client.futures.future import TaskFuture
@@ -37,6 +37,7 @@ from taskmesh.system.clock import monotonic
 if TYPE_CHECKING:
     from taskmesh.client.sink import Sink
     from taskmesh.hosting.dashboard_process import DashboardProcess
+    from taskmesh.hosting.inline import InlineDriver
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ class Mesh(Submitter):
         ConfigError: a setting is unknown, or its value cannot be used.
     """
 
+    _driver: MeshDriver | None = None
+
     def __init__(
         self,
         address: str | None = None,
@@ -95,14 +98,28 @@ class Mesh(Submitter):
         config = _settings(address, workers, bind, hub, config, overrides)
         if shown:
             _check_dashboard(config)
-        super().__init__(Client(with_middleware(config, found), open_port, middleware=found), {})
+        client = Client(with_middleware(config, found), self._driver or open_port, middleware=found)
+        super().__init__(client, {})
         self._shown = shown
         self._dashboard: DashboardProcess | None = None
         self._starts = threading.Lock()
-        itself, client = weakref.ref(self), self._client
+        itself = weakref.ref(self)
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
         made(self)
         weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself
+
+    @classmethod
+    def inline(cls, *, workers: int = 1, **settings: Any) -> InlineMesh:
+        """Return a mesh for tests, without threads and processes: who waits for a task runs it.
+
+        Client, hub and pool are the real ones. Their clock is a virtual one: when everything waits, the time
+        of the next thing that is due has come, and delays, backoff and schedules cost no time.
+
+        Args:
+            workers: slots; no two of them run at once.
+            settings: as of `Mesh`, but for what has to do with other processes.
+        """
+        return InlineMesh(workers=workers, **settings)
 
     def __repr__(self) -> str:
         """Return the mesh in one line, from the facts of this program: no hub is asked."""
@@ -482,6 +499,30 @@ class Mesh(Submitter):
         except BaseException:  # cancelled while it waited for the tasks
             await _aside(partial(self._close, cancel=True))
             raise
+
+
+class InlineMesh(Mesh):
+    """A mesh in the thread that waits for it: see `Mesh.inline`."""
+
+    def __init__(self, **settings: Any) -> None:
+        from taskmesh.hosting.inline import InlineDriver
+
+        self._driver: InlineDriver = InlineDriver()
+        super().__init__(**settings)
+
+    @property
+    def now(self) -> float:
+        """The seconds of its clock, from any beginning."""
+        return self._driver.now
+
+    def run_all(self) -> None:
+        """Run all tasks to their end, and those that they and callbacks submit meanwhile."""
+        self._client.wait_for_all()
+
+    def advance(self, seconds: float) -> None:
+        """Let the mesh's clock go on, and run what is due meanwhile."""
+        self._open()
+        self._driver.advance(seconds)
 
 
 async def _aside(blocking: Callable[[], object]) -> None:

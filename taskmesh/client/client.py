@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.futures.callbacks import CallbackThread
+from taskmesh.client.futures.driver import Driver
 from taskmesh.client.futures.future import OpenRun, TaskFuture
 from taskmesh.client.futures.outcome import arrived
 from taskmesh.client.futures.waiters import Edges
@@ -61,6 +63,18 @@ Call: TypeAlias = tuple[OpenRun, Payload, Edges | None]
 """A task as the pending table takes it."""
 
 
+class MeshDriver(Driver):
+    """The driver of a whole mesh without threads."""
+
+    @abstractmethod
+    def callback_thread(self, name: str) -> CallbackThread:
+        """Make a stand-in for a thread of a client, which runs callbacks."""
+
+    @abstractmethod
+    def __call__(self, open_tasks: PendingTable, config: Config, role: str, slot: str) -> SubmitPort:
+        """Make the port of a client, to be started at once."""
+
+
 class OpenMap(Protocol):
     """A map that has not submitted all of its items yet."""
 
@@ -86,7 +100,8 @@ class Client:
 
     Args:
         config: the settings.
-        open_port: makes the port of its pending table, from settings, role and slot.
+        open_port: makes the port of its pending table, from settings, role and slot; of a mesh without
+            threads its driver.
         role: whose key it shows, where keys are in use; a task in a slot shows its pool's.
         slot: where it runs, of a task in a slot: the pool's name and the process's id.
         middleware: objects with hooks.
@@ -94,6 +109,7 @@ class Client:
     Attributes:
         config: the settings.
         middleware: objects with hooks, which may stand around its submissions.
+        driver: of a mesh without threads.
         table: tasks without an outcome.
         callbacks: where done-callbacks run.
         map_thread: where maps submit, and take in what has ended.
@@ -119,9 +135,12 @@ class Client:
         self._open_port = open_port
         self._role = role
         self._slot = slot
-        self.callbacks = CallbackThread()
-        self.map_thread = CallbackThread("taskmesh-maps")
+        self.driver = open_port if isinstance(open_port, MeshDriver) else None
+        thread = CallbackThread if self.driver is None else self.driver.callback_thread
+        self.callbacks = thread("taskmesh-callbacks")
+        self.map_thread = thread("taskmesh-maps")
         self.table = PendingTable(config.client, self.callbacks, self.open)
+        self.table.waiter_pool.driver = self.driver
         self.codec = FunctionCodec()
         self.closed = False
         self.maps: set[OpenMap] = set()

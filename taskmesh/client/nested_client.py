@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
-from taskmesh.client.client import Client
+from taskmesh.client.client import Client, MeshDriver
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.futures.future import ERROR, VALUE, TaskFuture
 from taskmesh.client.futures.outcome import Success, noted
@@ -63,12 +63,15 @@ class NestedClient:
 
     Args:
         context: the place of the first task that submits tasks.
+        driver: of a mesh without threads.
     """
 
-    def __init__(self, context: NestedContext) -> None:
+    def __init__(self, context: NestedContext, driver: MeshDriver | None = None) -> None:
         self._way = _way(context)
         settings = {"mesh__address": context.address, "mesh__keys": context.keys}
-        self._client = Client(load({}, settings), _open_port, context.role, context.slot, installed())
+        self._client = Client(
+            load({}, settings), driver or _open_port, context.role, context.slot, installed()
+        )
         self._client.table.logs.context = copy_context()
         self._submitters: dict[tuple[int, bool], Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
@@ -295,7 +298,7 @@ def _client_of(context: NestedContext) -> NestedClient:
             return client
         if client is not None:
             client.close()
-        client = place.client = NestedClient(context)
+        client = place.client = NestedClient(context, place.driver)
         _places.add(place)
         return client
 

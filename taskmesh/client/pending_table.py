@@ -266,7 +266,7 @@ class PendingTable:
         self._watching += 1
         try:
             ended = partial(self._changed.wait_for, lambda: self.refusal is not None or predicate())
-            return interruptible(ended, timeout)
+            return interruptible(ended, timeout, self.waiter_pool.driver)
         finally:
             self._watching -= 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from taskmesh.client.client import Client
 from taskmesh.client.futures.future import OpenRun, TaskFuture
 from taskmesh.client.futures.outcome import Outcome
+from taskmesh.client.futures.waiters import interruptible
 from taskmesh.client.options import is_name
 from taskmesh.core import ids
 from taskmesh.core.specs import spec_number
@@ -104,6 +106,7 @@ class Sink:
         self._recent: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._closed = False
         self._over = threading.Event()
+        self._driver = client.driver
 
     def __repr__(self) -> str:
         stage = "closed" if self._closed else "open" if self._port is not None else "not open yet"
@@ -162,13 +165,9 @@ class Sink:
         """
         if self._port is None and not self._closed:
             self.__enter__()
-        deadline = None if timeout is None else monotonic() + timeout
         with self._changed:
-            while not self._is_here():
-                left = None if deadline is None else deadline - monotonic()
-                if left is not None and left <= 0:
-                    raise TimeoutError(f"no outcome has come to sink {self.name!r} within {timeout:g} s")
-                self._changed.wait(left)
+            if not interruptible(partial(self._changed.wait_for, self._is_here), timeout, self._driver):
+                raise TimeoutError(f"no outcome has come to sink {self.name!r} within {timeout:g} s")
             outcome = self._here.popleft()
             self._in_hand.add(outcome.task)
             return outcome
@@ -190,7 +189,8 @@ class Sink:
         if self._port is None and not self._closed:
             self.__enter__()
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_here() or ready(), timeout)
+            changed = partial(self._changed.wait_for, lambda: self._is_here() or ready())
+            return interruptible(changed, timeout, self._driver)
 
     def wake(self) -> None:
         """Have a thread in `wait` ask again whether it is ready; any thread may call this."""
@@ -235,7 +235,7 @@ class Sink:
             self._changed.notify_all()
         if self._port is not None:
             self._port.close_sink(self.name)
-            self._over.wait(CLOSING)
+            interruptible(self._over.wait, CLOSING, self._driver)
 
     # --- of the port ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections import deque
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested, FromPool
 from taskmesh.http.metrics import Family
-from taskmesh.hub.embedded_hub import EmbeddedHub, LocalLinks, OwnPool
+from taskmesh.hub.embedded_hub import EmbeddedHub, Intake, LocalLinks, OwnPool
 from taskmesh.messages import mesh_messages as m
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.metrics import pool_families
@@ -31,7 +31,7 @@ class LocalHubLink:
 
     def __init__(self, hub: LocalLinks, keys: str) -> None:
         self.events: deque[object] = deque()
-        self._hub = hub.events
+        self._hub: Intake = hub.events
         self._signer = hub.signer
         self._private = hub.private
         self._keys = keys

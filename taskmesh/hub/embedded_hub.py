@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from taskmesh.core.actions import Publish, PushTasks, SendClient
 from taskmesh.core.events import FromHub, FromHubToClient
@@ -27,11 +27,17 @@ if TYPE_CHECKING:
 Record = Callable[[str, dict[str, object]], None]
 
 
+class Intake(Protocol):
+    """The events of a machine, to which a link appends."""
+
+    def append(self, event: object, /) -> None: ...
+
+
 class OwnClient(NamedTuple):
     """A client in the hub's own loop: its id, its events, and its signatures where a mesh key is in use."""
 
     client: int
-    events: deque[object]
+    events: Intake
     signer: ClientSigner | None
 
 
@@ -39,7 +45,7 @@ class OwnPool(NamedTuple):
     """A pool in the hub's own loop: its name, its events, and its signatures where a mesh key is in use."""
 
     name: str
-    events: deque[object]
+    events: Intake
     signer: PayloadSigner | None
 
 
@@ -138,6 +144,7 @@ class EmbeddedHub:
     Attributes:
         links: as given.
         machine: its machine.
+        shell: its shell, in the loop.
     """
 
     def __init__(
@@ -145,11 +152,11 @@ class EmbeddedHub:
     ) -> None:
         self.links = links
         self.machine = HubMachine(replace(settings, journaled=journal is not None), monotonic())
-        shell = HubShell(self.machine, links, journal)
-        loop.parts.append(shell)
+        self.shell = HubShell(self.machine, links, journal)
+        loop.parts.append(self.shell)
         loop.timers.append(WallClock(links.events))
         if journal is not None:
-            journal.start(loop, shell)
+            journal.start(loop, self.shell)
 
     def close(self) -> None:
         self.links.private.close()

@@ -43,6 +43,9 @@ class Shell(Generic[MachineT]):
         machine: the machine.
         perform: performs each kind of action that the machine may return.
         events: events for the machine, to which links append.
+
+    Attributes:
+        clock: tells the time.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Shell(Generic[MachineT]):
         self.machine = machine
         self.events = events
         self._perform = perform
+        self.clock: Callable[[], float] = monotonic
 
     @property
     def deadline(self) -> float:
@@ -65,7 +69,7 @@ class Shell(Generic[MachineT]):
 
     def turn(self, now: float) -> None:
         """Pass the events that have come to the machine, or a Tick, and perform its actions."""
-        events, machine, perform = self.events, self.machine, self._perform
+        events, machine, perform, clock = self.events, self.machine, self._perform, self.clock
         if not events:
             events.append(Tick())
         left = len(events)
@@ -74,6 +78,6 @@ class Shell(Generic[MachineT]):
             while left and now < until:
                 machine.take(events.popleft(), now)
                 left -= 1
-                now = monotonic()
+                now = clock()
             for action in machine.act(now):
                 perform[type(action)](action)

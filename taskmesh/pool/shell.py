@@ -10,9 +10,9 @@ from taskmesh.core import actions as act
 from taskmesh.errors import TaskMeshError
 from taskmesh.link.shell import Shell
 from taskmesh.messages import mesh_messages as m
+from taskmesh.messages.slot_messages import SlotTasks
 from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.slots.messages import PermitReply
-from taskmesh.pool.slots.supervisor import SlotSupervisor
 
 
 class Gateway(NamedTuple):
@@ -51,6 +51,30 @@ class HubLink(Protocol):
         ...
 
 
+class Slots(Protocol):
+    """A pool's slots: `taskmesh.pool.slots.supervisor.SlotSupervisor` says what each method does."""
+
+    def start(self, slot: int, number: int | None = None) -> None: ...
+
+    def hand_over(self, slot: int, message: SlotTasks) -> None: ...
+
+    def recall(self, slot: int, generation: int) -> None: ...
+
+    def reply(self, slot: int, reply: PermitReply) -> None: ...
+
+    def peek(self, slot: int) -> None: ...
+
+    def ask_stack(self, slot: int, serial: int) -> None: ...
+
+    def cancel(self, slot: int, serial: int) -> None: ...
+
+    def kill(self, slot: int) -> None: ...
+
+    def stop(self, slot: int) -> None: ...
+
+    def close(self, timeout: float) -> None: ...
+
+
 class PoolShell(Shell[PoolMachine]):
     """One pool in a loop, with its slots.
 
@@ -69,7 +93,7 @@ class PoolShell(Shell[PoolMachine]):
         self,
         machine: PoolMachine,
         link: HubLink,
-        host: SlotSupervisor,
+        host: Slots,
         record: Callable[[str, dict[str, object]], None],
     ) -> None:
         perform: dict[type, Callable[[Any], object]] = {

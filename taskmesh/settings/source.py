@@ -7,7 +7,8 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +163,14 @@ def _is_anothers(file: Path) -> bool:
     return bool(others)
 
 
+_parsed: Callable[[str], dict[str, Any]] = lru_cache(maxsize=8)(tomllib.loads)
+"""A program with a mesh in each of its tests would read the same file a thousand times."""
+
+
 def _content(file: Path) -> Mapping[str, object] | None:
     """Return the settings of a file; None for a pyproject.toml without any."""
     try:
-        parsed: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # a BOM is Notepad's
+        parsed = _parsed(file.read_text(encoding="utf-8-sig"))  # a BOM is Notepad's
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as TOML: {error}") from error
     if file.name != "pyproject.toml":

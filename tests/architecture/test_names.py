@@ -32,6 +32,7 @@ LATE_IMPORTS = {
     "taskmesh/serialize/values.py": "cloudpickle is slow to load and most processes never need it",
     "taskmesh/hosting/transport.py": "zmq is loaded only where a mesh needs sockets",
     "taskmesh/hub/private_gateway.py": "an embedded hub needs zmq only when a task submits tasks",
+    "taskmesh/testing/": "pytest loads it in programs whose tests have no tasks",
     "taskmesh/schedule.py": "most programs have no cron lines, and slots do not check theirs",
     "taskmesh/context.py": "a slot that runs no schedule's tasks needs no dates",
     "taskmesh/mesh.py": "inspect is slow to load and most programs have no schedules",

@@ -37,19 +37,57 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     return ports
 
 
+BOTH = {
+    f"tests.client.{name}"
+    for name in (
+        "test_amap",
+        "test_dependencies",
+        "test_map",
+        "test_map_sharing",
+        "test_pipe",
+        "test_progress",
+        "test_promises",
+    )
+}
+"""Modules whose tests run on `Mesh.inline()`, too, unless they look at the port or at threads."""
+THREADED = {
+    "test_futures_are_told_by_whoever_waits_for_them",
+    "test_map_goes_on_while_a_callback_waits",
+    "test_map_in_a_callback_works_while_the_delivery_thread_is_busy_with_it",
+    "test_map_is_waited_for_by_a_clean_exit",
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    test = metafunc.function.__name__
+    if "make_mesh" in metafunc.fixturenames and metafunc.module.__name__ in BOTH and test not in THREADED:
+        places = ["threads"] if {"port", "opened"} & {*argnames(metafunc)} else ["threads", "inline"]
+        metafunc.parametrize("place", places, indirect=True)
+
+
+def argnames(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    return metafunc.definition._fixtureinfo.argnames
+
+
 @pytest.fixture
-def make_mesh(opened: Opened) -> Iterator[Callable[..., Mesh]]:
+def place(request: pytest.FixtureRequest) -> str:
+    return getattr(request, "param", "threads")
+
+
+@pytest.fixture
+def make_mesh(opened: Opened, place: str) -> Iterator[Callable[..., Mesh]]:
     """Makes meshes that the test need not close."""
     meshes: list[Mesh] = []
 
-    def make(**settings: object) -> Mesh:
+    def made(**settings: object) -> Mesh:
         served = {"queues": ["default", "slow", "fast", "inner"], "tags": ["gpu"]}
-        mesh = Mesh(workers=2, config={"pool": served}, **settings)
+        make = Mesh.inline if place == "inline" else Mesh
+        mesh = make(workers=2, config={"pool": served}, **settings)
         meshes.append(mesh)
         mesh.__enter__()
         return mesh
 
-    yield make
+    yield made
     for mesh in reversed(meshes):
         mesh.close(cancel=True)
 

@@ -13,6 +13,7 @@ class Port:
     """A client and its port: they note that something was acknowledged."""
 
     closed = False
+    driver = None
     result_codec = PICKLE
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import wait
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,28 @@ def far_away(shared_programs: Programs) -> str:
     return address
 
 
+@contextmanager
+def opened(place: str, far_away: str) -> Iterator[Mesh]:
+    if place == "elsewhere":
+        opening = Mesh(far_away)
+    elif place == "inline":
+        opening = Mesh.inline(workers=SLOTS)
+    else:
+        opening = Mesh(workers=SLOTS, hub=place)
+    with opening as mesh:
+        yield mesh
+
+
 @pytest.fixture(params=["thread", "process", "elsewhere"])
 def mesh(request: pytest.FixtureRequest, far_away: str) -> Iterator[Mesh]:
-    if request.param != "elsewhere":
-        with Mesh(workers=SLOTS, hub=request.param) as mesh:
-            yield mesh
-        return
-    with Mesh(far_away) as mesh:
+    with opened(request.param, far_away) as mesh:
+        yield mesh
+
+
+@pytest.fixture(params=["thread", "process", "elsewhere", "inline"])
+def anywhere(request: pytest.FixtureRequest, far_away: str) -> Iterator[Mesh]:
+    """Tests that need no two tasks at a time."""
+    with opened(request.param, far_away) as mesh:
         yield mesh
 
 
@@ -169,11 +185,11 @@ def in_a_thread(count: int) -> int:
 
 
 @pytest.mark.smoke
-def test_a_task_waits_for_tasks_of_its_own(mesh):
+def test_a_task_waits_for_tasks_of_its_own(anywhere):
     assert squares.submit(50).result(WAIT_S) == sum(n * n for n in range(50))
 
 
-def test_recursion_far_beyond_the_places(mesh):
+def test_recursion_far_beyond_the_places(anywhere):
     assert fib.submit(9).result(WAIT_S) == 34
     assert chain.submit(40).result(WAIT_S) == 40
 
@@ -185,14 +201,14 @@ def test_tasks_submit_to_the_mesh_that_runs_them_and_not_to_one_of_their_process
     )
 
 
-def test_an_error_of_a_child_is_its_parents_as_itself(mesh):
+def test_an_error_of_a_child_is_its_parents_as_itself(anywhere):
     error = asking.submit("not like this").exception(WAIT_S)
 
     assert type(error) is ValueError
     assert error.args == ("not like this",)
 
 
-def test_a_task_is_done_when_its_children_are(mesh, tmp_path):
+def test_a_task_is_done_when_its_children_are(anywhere, tmp_path):
     journal = tmp_path / "journal"
 
     assert sends_and_returns.submit(str(journal), 10).result(WAIT_S) == "sent"

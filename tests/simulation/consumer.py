@@ -24,11 +24,12 @@ class Consumer:
         idle: True if it takes nothing until all is mended.
 
     Attributes:
-        closed, result_codec: of a client.
+        closed, driver, result_codec: of a client.
     """
 
     def __init__(self, host: ClientHost, name: str, *, idle: bool) -> None:
         self.closed = False
+        self.driver = None
         self.result_codec = PICKLE
         self._host = host
         self._setting = host.setting

@@ -88,12 +88,17 @@ class CallbackThread:
         if thread is not threading.current_thread():
             interruptible(partial(_has_ended, thread), timeout)
 
+    @staticmethod
+    def do(job: Callable[[], object]) -> None:
+        """Do a job, and log its error."""
+        try:
+            job()
+        except BaseException:  # noqa: BLE001  other callbacks and the mesh's end wait for this thread
+            _log.exception("a job of the callback thread failed: %r", job)
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except BaseException:  # noqa: BLE001  other callbacks and the mesh's end wait for this thread
-                _log.exception("a job of the callback thread failed: %r", job)
+            self.do(job)
             del job  # what it holds must not wait for the next one
 
 

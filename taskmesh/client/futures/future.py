@@ -215,6 +215,8 @@ class TaskFuture(Future[T]):
                     extras.awaiting.append((loop, waiter))
                 else:
                     waiter.set_result(None)
+            if self._run.table.waiter_pool.driver is not None:
+                _ = loop.run_in_executor(None, self._wait_done, None)  # who waits does the work
             try:
                 yield from waiter
             except BaseException:  # asyncio's CancelledError

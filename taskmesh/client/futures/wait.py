@@ -9,11 +9,12 @@ import concurrent.futures
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from contextlib import closing, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 from taskmesh.client.futures.future import TaskFuture
-from taskmesh.client.futures.waiters import LOOK_S
+from taskmesh.client.futures.waiters import interruptible
 from taskmesh.client.progress import ProgressCounter, ProgressOption
 from taskmesh.client.progress_display import counter_of
 from taskmesh.system.clock import monotonic
@@ -206,6 +207,8 @@ def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
     arrivals: SimpleQueue[TaskFuture[Any]] = SimpleQueue()
     arrive = arrivals.put
     pending: set[TaskFuture[Any]] = set()
+    drivers = (future._run.table.waiter_pool.driver for future in futures)
+    driver = next(filter(None, drivers), None)
     try:
         while futures:
             if futures[-1]._watch(arrive):
@@ -213,18 +216,23 @@ def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
             else:
                 yield futures.pop()
         while pending:
-            left = _left(deadline)
-            try:
-                ended = [arrivals.get(timeout=LOOK_S if left is None else min(left, LOOK_S))]
-            except Empty:
-                if left is not None and left <= LOOK_S:
-                    raise TimeoutError(f"{len(pending)} of {count} tasks are not done") from None
-                continue
+            ended: list[TaskFuture[Any]] = []
+            if not interruptible(partial(_arrival, arrivals, ended), _left(deadline), driver):
+                raise TimeoutError(f"{len(pending)} of {count} tasks are not done")
             pending.discard(ended[0])
             yield ended.pop()
     finally:
         for future in pending:
             future._unwatch(arrive)
+
+
+def _arrival(arrivals: SimpleQueue[TaskFuture[Any]], ended: list[TaskFuture[Any]], seconds: float) -> bool:
+    """Take the next future that has ended; return False if none has within these seconds."""
+    try:
+        ended.append(arrivals.get(timeout=seconds))
+    except Empty:
+        return False
+    return True
 
 
 def _has_failed(future: Future[Any]) -> bool:

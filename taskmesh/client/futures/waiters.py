@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from taskmesh.client.futures.driver import Driver, driven
 from taskmesh.messages.runs import Progress
 from taskmesh.system.clock import monotonic
 from taskmesh.system.wakeup import Wakeup
@@ -109,9 +110,10 @@ class LockEvent:
     An interrupt in a method of threading.Event can leave its inner lock held: the next `set` would hang.
     """
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_driver", "_lock")
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Driver | None = None) -> None:
+        self._driver = driver
         self._lock = threading.Lock()
         self._lock.acquire()
 
@@ -126,7 +128,7 @@ class LockEvent:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until it is set, and clear it; return False after `timeout` seconds (None: for ever)."""
-        return interruptible(lambda seconds: self._lock.acquire(timeout=seconds), timeout)
+        return interruptible(lambda seconds: self._lock.acquire(timeout=seconds), timeout, self._driver)
 
 
 class Waiter(LockEvent):
@@ -183,9 +185,14 @@ class Watched(Protocol):
 
 
 class WaiterPool:
-    """The waiters of one mesh: a thread that waits alone gets the LoneWaiter, several have locks."""
+    """The waiters of one mesh: a thread that waits alone gets the LoneWaiter, several have locks.
+
+    Attributes:
+        driver: of a mesh without threads.
+    """
 
     def __init__(self) -> None:
+        self.driver: Driver | None = None
         self._free: list[LoneWaiter | None] = [None]
         self._crowd = 0
         self._closed = False
@@ -205,6 +212,8 @@ class WaiterPool:
                 self._free.clear()
 
     def _take(self) -> Waiter | LoneWaiter:
+        if self.driver is not None:
+            return Waiter(self.driver)
         if self._crowd:
             self._crowd -= 1
             return Waiter()
@@ -225,13 +234,16 @@ class WaiterPool:
         self._free.clear()
 
 
-def interruptible(wait: Callable[[float], bool], timeout: float | None) -> bool:
+def interruptible(wait: Callable[[float], bool], timeout: float | None, driver: Driver | None = None) -> bool:
     """Wait in portions, so that signal handlers can run; return False after `timeout` seconds.
 
     Args:
         wait: waits the given seconds, LOOK_S at most, and returns True once the wait is over.
         timeout: seconds in all; None waits for ever.
+        driver: of a mesh without threads, whose work is done meanwhile; then the seconds are virtual.
     """
+    if driver is not None:
+        return driven(driver, wait, timeout)
     left = math.inf if timeout is None else max(0.0, timeout)
     deadline = monotonic() + left
     while not wait(min(left, LOOK_S)):

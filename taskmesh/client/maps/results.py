@@ -40,7 +40,7 @@ class Source(ABC):
     def __init__(self, client: Client, label: str) -> None:
         self.client = client
         self.label = label
-        self.wakeup = LockEvent()
+        self.wakeup = LockEvent(client.driver)
         self.failure: BaseException | None = None
         self.progress: ProgressCounter | None = None
 

@@ -164,7 +164,7 @@ class SubmitPort:
     def close_sink(self, name: str) -> None:
         """Take no more from a sink; `SinkIntake.end` is called when the hub knows."""
         intake = self._shell.intakes.get(name)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._is_running:
             if intake is not None:
                 intake.end()
             return
@@ -192,6 +192,15 @@ class SubmitPort:
         """Close the port's descriptors in a forked child; touch no lock, thread or peer."""
         if self._wake_up is not None:
             self._wake_up.close()
+
+    @property
+    def _was_started(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def _is_running(self) -> bool:
+        """True if its loop goes on."""
+        return self._thread is not None and self._thread.is_alive()
 
     # --- the thread -----------------------------------------------------------------------------------------
 
@@ -260,6 +269,6 @@ class SubmitPort:
     def _usable(self) -> ClientShell:
         if os.getpid() != self._pid:
             raise ForkedMeshError("this mesh was opened before the fork; open a new one in the child")
-        if self._thread is None or self._closing.is_set():
+        if not self._was_started or self._closing.is_set():
             raise MeshClosed("this mesh is closed; open a new one")
         return self._shell

@@ -7,8 +7,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import Any, Protocol
 
+from taskmesh.client.futures.driver import Driver
+from taskmesh.client.futures.waiters import interruptible
 from taskmesh.client.machine.machine import ClientMachine
 from taskmesh.client.machine.requests import Request
 from taskmesh.client.machine.settings import ClientSettings
@@ -159,9 +162,14 @@ class OpenTasksView:
 
 
 class Requests:
-    """Queries and commands under way, each with a thread that waits for its answer."""
+    """Queries and commands under way, each with a thread that waits for its answer.
+
+    Attributes:
+        driver: of a mesh without threads.
+    """
 
     def __init__(self) -> None:
+        self.driver: Driver | None = None
         self._lock = threading.Lock()
         self._number = 0
         self._waiting: dict[int, Future[m.Answer]] = {}
@@ -195,7 +203,8 @@ class Requests:
             self._waiting[number] = answered
         try:
             put(Requested(make(number)))
-            answer = answered.result(timeout)
+            interruptible(partial(_has_come, answered), timeout, self.driver)
+            answer = answered.result(0)
         except FutureTimeout:
             raise HubUnreachable(
                 f"the hub did not answer within {timeout:g} s: is it running at this address?"
@@ -221,6 +230,15 @@ class Requests:
             answered = self._waiting.pop(answer.number, None)
         if answered is not None:
             answered.set_result(answer)
+
+
+def _has_come(answered: Future[m.Answer], seconds: float) -> bool:
+    """Wait for an answer; return False if none has come within these seconds."""
+    try:
+        answered.exception(seconds)
+    except FutureTimeout:
+        return False
+    return True
 
 
 class ClientShell(Shell[ClientMachine]):

@@ -419,7 +419,7 @@ class HubMachine:
     def _sweep(self, now: float) -> None:
         """Do the periodic work: leases, silent clients, unacknowledged deliveries, eviction of specs."""
         config = self.config
-        self._sweep_at = now + min(0.25, config.lease / 8)
+        self._sweep_at = now + min(max(0.25, config.beat / 4), config.lease / 8)
         pools.check_leases(self.state, now)
         clients.count_slots_anew(self.state)
         self._recall(self.ventilator.overdue(now))

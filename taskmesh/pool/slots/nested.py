@@ -31,10 +31,12 @@ class ClientPlace:
     Attributes:
         lock: held while another is made.
         client: None as long as no task has submitted others.
+        driver: of a mesh without threads.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     client: Any = None
+    driver: Any = None
 
     def close(self) -> None:
         """Close the client, if there is one."""

@@ -74,6 +74,7 @@ class TaskRunner:
         is_forked_child: this process is a child that a task has forked, and no slot.
         middleware: the hooks around its tasks.
         log: what its tasks log.
+        children: the tasks that the running one submits.
     """
 
     is_thread = False
@@ -82,7 +83,7 @@ class TaskRunner:
         self._limit = limit
         self._batcher = ResultBatcher(link, ends.outbox, limit)
         self.middleware = SlotMiddleware(limit)
-        self._children = NestedTasks(link, limit, self.middleware)
+        self.children = NestedTasks(link, limit, self.middleware)
         self._tickets = ends.tickets
         self._streams = streams
         self._slot = ends.slot
@@ -125,7 +126,7 @@ class TaskRunner:
             if not self._perform(run, mine):
                 break
             first += len(run.seqs)
-        with self._children.lock:
+        with self.children.lock:
             self._run = None
 
     def before_wait(self) -> None:
@@ -240,7 +241,7 @@ class TaskRunner:
         payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
         loads, dumps, read, monotonic = payload.loads_call, payload.dumps, os.read, time.monotonic
         results, due, mark, entry, offset = batcher.room()
-        checked, what, children = outbox.checked, f"the result of {spec.name}", self._children
+        checked, what, children = outbox.checked, f"the result of {spec.name}", self.children
         index = 0
         while True:
             try:
@@ -420,7 +421,7 @@ class TaskRunner:
 
     def _complete(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
-        self._children.wait()
+        self.children.wait()
         return result
 
     def _limited(self, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -434,7 +435,7 @@ class TaskRunner:
     def _fail(self, stage: str, error: BaseException) -> None:
         self._deepen()
         self.middleware.failed(self.middleware.call, error)
-        self._children.cancel()
+        self.children.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
         serial = self._first + self._index
@@ -468,7 +469,7 @@ class TaskRunner:
 
     def nested_context(self, *, lends: bool) -> nested.NestedContext | None:
         """Return the context for `f.submit()` inside the running task."""
-        return None if self.is_forked_child else self._children.context(self._running, lends=lends)
+        return None if self.is_forked_child else self.children.context(self._running, lends=lends)
 
     def _running(self) -> nested.RunningTask | None:
         run = self._run

@@ -51,9 +51,11 @@ class SoftTimeout:
     def call(self, seconds: float, function: Callable[..., _T], *args: Any) -> _T:
         """Call function(*args), and raise TaskTimeout in it after so many seconds; 0 for no limit.
 
+        There is none in another thread, to which no signal comes.
+
         It is raised each second from then on until the function ends: what it returns then counts.
         """
-        if seconds <= 0:
+        if seconds <= 0 or get_ident() != self._thread:
             return function(*args)
         if self._timer is None:
             self._timer = SignalTimer()

@@ -146,7 +146,7 @@ class ThreadRunner(TaskRunner):
         except GivenUp:
             self._threads.returned()
         else:
-            self._children.place.close()
+            self.children.place.close()
             self._threads.ended(self)
 
     # --- what differs from a slot with a process of its own ---
@@ -254,7 +254,7 @@ class ThreadRunner(TaskRunner):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 task.get_loop().call_soon_threadsafe(task.cancel)
             return None
-        reading = self._children.lock
+        reading = self.children.lock
         if not reading.acquire(blocking=False):  # the task reads the slot's socket
             self.until = time.monotonic() + LOOK_S
             return None
@@ -270,7 +270,7 @@ class ThreadRunner(TaskRunner):
 
     def _inherit(self, before: ThreadRunner) -> ThreadRunner:
         """Take over the slot, and the task that is to be reported as failed."""
-        self._batcher, self._children = before._batcher, before._children
+        self._batcher, self.children = before._batcher, before.children
         self._specs, self._functions, self._warned = before._specs, before._functions, before._warned
         self._held, self._mended = before._held, before._mended
         self._run, self._first, self._index = before._run, before._first, before._index
@@ -279,7 +279,7 @@ class ThreadRunner(TaskRunner):
         self._batcher.last_lines = self._last_words
         self.middleware.call = before.middleware.call
         self._left = before._seconds
-        before._children = nested.NestedTasks(before.link, before._limit, before.middleware)
+        before.children = nested.NestedTasks(before.link, before._limit, before.middleware)
         return self
 
     def _report_left(self, seconds: float) -> None:
