@@ -1,4 +1,7 @@
-"""Tests of users: programs under faults (`explore`), loaded when it is used."""
+"""Tests of users: pytest's fixtures (`taskmesh.testing.plugin`), and programs under faults (`explore`).
+
+pytest imports this folder in programs whose tests have no tasks: what it offers is loaded when it is used.
+"""
 
 from __future__ import annotations
 
