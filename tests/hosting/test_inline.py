@@ -167,7 +167,8 @@ def test_schedules_fire_as_the_clock_goes_on(mesh):
 
     mesh.advance(timedelta(minutes=10).total_seconds() + 1)
 
-    assert SEEN == ["tick"] * 10
+    assert set(SEEN) == {"tick"}
+    assert len(SEEN) in (10, 11)  # times are the whole minutes of the clock on the wall
 
 
 def test_what_cannot_happen_is_said_and_not_waited_for():
