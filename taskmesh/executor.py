@@ -6,8 +6,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.futures.future import TaskFuture
@@ -21,13 +22,16 @@ from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from taskmesh.hosting.transport import open_port, with_middleware
 from taskmesh.middleware import Initializer
+from taskmesh.pool.slots.fork_server_client import SlotOptions
+
+if TYPE_CHECKING:
+    from taskmesh.client.client import OpenPort
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWEEP = 1024
 _OF_OTHERS = {
-    "max_tasks_per_child": "Leave it out; have the task start a process for what must not outlive it",
     "mp_context": "Leave it out; slots are processes that start without this program's state",
     "thread_name_prefix": "Leave it out; tasks run in processes, which a mesh names itself",
 }
@@ -51,8 +55,9 @@ class MeshExecutor(Executor):
         mesh: the mesh to use instead.
         initializer: called in each slot's process before its first task, of a mesh of the executor's own.
         initargs: the arguments of `initializer`.
+        max_tasks_per_child: tasks after which a slot's process is replaced; None for never.
         options: task options for everything that is submitted. What only other executors have
-            (max_tasks_per_child, mp_context, thread_name_prefix) may stand at its default.
+            (mp_context, thread_name_prefix) may stand at its default.
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.
@@ -65,6 +70,7 @@ class MeshExecutor(Executor):
         mesh: Submitter | None = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
+        max_tasks_per_child: int | None = None,
         **options: Unpack[OptionValues],
     ) -> None:
         if max_workers is not None and mesh is not None:
@@ -75,13 +81,19 @@ class MeshExecutor(Executor):
             raise ConfigError("initializer= is for a mesh of the executor's own: give Mesh a middleware=")
         if max_workers is not None:
             check_slots("max_workers", max_workers)
+        if max_tasks_per_child is not None:
+            _check_children(max_tasks_per_child, mesh)
         own = _own_options(options)
         self._own: Client | None = None
         if mesh is None:
-            slots = {} if max_workers is None else {"pool__concurrency": max_workers}
+            slots: dict[str, object] = {} if max_workers is None else {"pool__concurrency": max_workers}
+            port: OpenPort = open_port
+            if max_tasks_per_child is not None:  # its slots are children of this process
+                slots["mesh__hub"] = "thread"
+                port = partial(open_port, options=SlotOptions(max_tasks=max_tasks_per_child))
             config = load(None, {"mesh__address": "", **slots})
             starts = [] if initializer is None else [Initializer(initializer, initargs)]
-            self._own = Client(with_middleware(config, starts), open_port)
+            self._own = Client(with_middleware(config, starts), port)
             self._own.waits_at_exit = True
             end = weakref.finalize(self, self._own.close_unreferenced)
             end.atexit = False  # at exit the client ends itself
@@ -210,6 +222,18 @@ class MeshExecutor(Executor):
             alive = [known for known in seen if (future := known()) is not None and not future.done()]
             self._submitted[: len(seen)] = alive
             self._sweep_at = 2 * len(alive) + _SWEEP
+
+
+def _check_children(number: object, mesh: Submitter | None) -> None:
+    """Refuse a number of tasks for a process, or one for the processes of a mesh that is given.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    if not is_count(number):
+        raise ConfigError(f"max_tasks_per_child has to be a whole number greater than 0, not {number!r}")
+    if mesh is not None:
+        raise ConfigError("max_tasks_per_child= is for a mesh of the executor's own; give it to its workers")
 
 
 def _own_options(options: OptionValues) -> OptionValues:

@@ -248,6 +248,14 @@ def _parameters(run: Command) -> tuple[list[inspect.Parameter], dict[str, Any]]:
 ADVANCED = frozenset(
     {
         *("after", "at", "delay", "grace", "hard_timeout", "http_token_file", "journal_file", "keep", "key"),
+        *(
+            "gpus",
+            "gpus_per_slot",
+            "max_age_per_child",
+            "max_memory_per_child",
+            "max_tasks_per_child",
+            "watch",
+        ),
         *("lanes", "log_level", "middleware", "only_registered", "priority", "slot_user", "strict"),
     }
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from taskmesh.hosting.local_pool import LocalPool
     from taskmesh.hub.embedded_hub import EmbeddedHub
     from taskmesh.link.endpoints import Endpoints
+    from taskmesh.pool.slots.fork_server_client import SlotOptions
     from taskmesh.system.loop import Loop
 
 OF_HUBS = ("bind", "http", "http_token_file", "keys", "lanes", "journal", "journal_file", "strict")
@@ -48,6 +51,81 @@ Modules = Annotated[
 ]
 
 
+def size_of(text: str | int) -> int:
+    """Return the bytes that a text like 512MiB says."""
+    from taskmesh.settings.setting import Setting, SettingError, Size
+
+    try:
+        return int(Setting(Size).read(text))
+    except SettingError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _replaced(after: str, variable: str, **how: Any) -> Any:
+    text = f"Replace a slot's process {after}; default: never."
+    return typer.Option(envvar=f"TASKMESH_{variable}_PER_CHILD", help=text, show_default=False, **how)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """The processes of a pool's slots: the end of each, and who takes its place."""
+
+    max_tasks_per_child: Annotated[int, _replaced("after N tasks", "MAX_TASKS", metavar="N", min=0)] = 0
+    max_memory_per_child: Annotated[
+        int,
+        _replaced("that takes more, as 512MiB", "MAX_MEMORY", metavar="SIZE", parser=size_of),
+    ] = 0
+    max_age_per_child: Annotated[float, _replaced("after this time", "MAX_AGE", metavar="SECONDS", min=0)] = (
+        0.0
+    )
+
+    watch: Annotated[
+        bool, typer.Option("--watch", help="For development: replace the slots when a Python file changes.")
+    ] = False
+
+    gpus: Annotated[
+        str,
+        typer.Option(
+            metavar="all|0,1|UUID",
+            envvar="TASKMESH_GPUS",
+            help="GPUs for the slots, as nvidia-smi counts them; each slot sees its own alone.",
+        ),
+    ] = ""
+    gpus_per_slot: Annotated[
+        float,
+        typer.Option(
+            metavar="N", envvar="TASKMESH_GPUS_PER_SLOT", help="GPUs of each slot; 0.5: two share one."
+        ),
+    ] = 1.0
+
+    def sized(self, config: Config) -> tuple[Config, Sequence[str]]:
+        """Return the settings with as many slots as the GPUs are for, and what each slot sees of these."""
+        if not self.gpus:
+            return config, ()
+        from taskmesh.pool.gpus import capacity, chosen, devices
+
+        gpus = chosen(self.gpus, os.environ)
+        slots = config.pool.concurrency or capacity(gpus, self.gpus_per_slot)
+        pool = replace(config.pool, concurrency=slots)
+        return replace(config, pool=pool), devices(gpus, self.gpus_per_slot, slots)
+
+    def options(self, modules: Sequence[str] | None, gpus: Sequence[str]) -> SlotOptions:
+        """Return them as a pool takes them, with the modules that slots import and the GPUs that they see."""
+        from taskmesh.pool.reload import code_folders
+        from taskmesh.pool.slots.fork_server_client import SlotOptions
+
+        if self.watch:  # the age of compiled files counts seconds: a second edit would go unnoticed
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        return SlotOptions(
+            modules=tuple(modules or ()),
+            max_tasks=self.max_tasks_per_child,
+            max_memory=self.max_memory_per_child,
+            max_age=self.max_age_per_child,
+            watch=code_folders() if self.watch else (),
+            gpus=gpus,
+        )
+
+
 @command(*OF_POOLS, *OF_HUBS, lasting=True)
 def up(
     config: Config,
@@ -55,6 +133,7 @@ def up(
     modules: Modules = None,
     *,
     name: Annotated[str, typer.Option(help="The pool's name.")] = "",
+    processes: Processes,
     log_level: LogLevel = "info",
     dashboard: Annotated[
         bool, typer.Option("--dashboard", help="Show the mesh in browsers, see `taskmesh dashboard`.")
@@ -68,13 +147,15 @@ def up(
     from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
 
     use_current_directory()
-    check_modules((*(modules or ()), *config.pool.only_registered, *modules_of(config.pool.middleware)))
+    config, gpus = processes.sized(config)
+    options = processes.options(modules, gpus)
+    check_modules((*options.modules, *config.pool.only_registered, *modules_of(config.pool.middleware)))
     from taskmesh.hosting.local_pool import LocalPool
 
     def start_pool(loop: Loop, hub: EmbeddedHub) -> LocalPool:
         if dashboard:
             held.callback(_start_dashboard(out, loop, hub).end)
-        return LocalPool(config, loop, hub, name=name, modules=tuple(modules or ()))
+        return LocalPool(config, loop, hub, name=name, options=options)
 
     with contextlib.ExitStack() as held:
         _serve(out, config, log_level, start_pool)
@@ -161,6 +242,7 @@ def worker(
     name: Annotated[
         str, typer.Option(help="The pool's name, unique in the mesh; default: one made from the host's.")
     ] = "",
+    processes: Processes,
     log_level: LogLevel = "info",
 ) -> None:
     """Run a pool of slots that takes tasks from a hub, until it is told to stop.
@@ -175,7 +257,9 @@ def worker(
     from taskmesh.pool.modules import check_modules, modules_of, use_current_directory
 
     use_current_directory()
-    check_modules((*(modules or ()), *config.pool.only_registered, *modules_of(config.pool.middleware)))
+    config, gpus = processes.sized(config)
+    options = processes.options(modules, gpus)
+    check_modules((*options.modules, *config.pool.only_registered, *modules_of(config.pool.middleware)))
     from taskmesh.pool.program import run_pool
 
     slots, queues = config.pool.slots, config.pool.queues
@@ -190,7 +274,7 @@ def worker(
     drained = run_pool(
         config,
         name=name,
-        modules=tuple(modules or ()),
+        options=options,
         ready=ready,
         news=lambda kind, text: out.news(kind, text, {"message": text}),
         record=ProgramLog(out, log_level).record,

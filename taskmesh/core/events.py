@@ -245,7 +245,14 @@ class DrainRequested(msgspec.Struct):
     grace: float
 
 
-RareSlotEvent = SlotReady | SlotReported | SlotAsked | SlotRecalled | SlotExited | ProcessTold
+class SlotDue(msgspec.Struct):
+    """A slot is to be replaced, for a reason in one word."""
+
+    slot: int
+    reason: str
+
+
+RareSlotEvent = SlotReady | SlotReported | SlotAsked | SlotRecalled | SlotExited | SlotDue | ProcessTold
 
 # --- client -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from taskmesh.pool.metrics import pool_families
 from taskmesh.pool.settings import pool_settings
 from taskmesh.pool.shell import Gateway, PoolShell
 from taskmesh.pool.slot_starter import FAREWELL, slots_in
-from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
+from taskmesh.pool.slots.fork_server_client import NO_OPTIONS, ForkServerSupervisor, SlotOptions, SlotSettings
 from taskmesh.pool.startup import SlotStarts
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -65,7 +65,7 @@ class LocalPool:
         loop: the hub's loop.
         hub: the hub.
         name: the pool's name.
-        modules: modules that slots import when they start.
+        options: of its slots, unless `fork_server` has some.
         fork_server: forks the slots, if it has been started earlier.
 
     Attributes:
@@ -84,19 +84,20 @@ class LocalPool:
         hub: EmbeddedHub,
         *,
         name: str = "",
-        modules: tuple[str, ...] = (),
+        options: SlotOptions = NO_OPTIONS,
         fork_server: ForkServerSupervisor | None = None,
     ) -> None:
-        settings = pool_settings(config, name)
+        options = options if fork_server is None else fork_server.slots.options
+        settings = pool_settings(config, name, options=options)
         if settings.shared:  # many slots, of half a dozen descriptors each
             raise_file_limit()
         link = LocalHubLink(hub.links, config.mesh.keys)
         self.machine = PoolMachine(settings, monotonic())
         fork_server = fork_server or ForkServerSupervisor(
-            SlotSettings.of(config.pool, settings.pool, modules)
+            SlotSettings.of(config.pool, settings.pool, options)
         )
         starts = SlotStarts(self.machine, config.mesh.open_timeout)
-        self.host = slots_in(loop, self.machine, fork_server, starts, link.events)
+        self.host = slots_in(loop, self.machine, fork_server, starts, link.events, hub.links.record)
         self._shell = PoolShell(self.machine, link, self.host, hub.links.record)
         hub.links.pool = OwnPool(settings.pool, link.events, hub.links.signer)
         loop.parts.append(self._shell)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
+from taskmesh.pool.slots.fork_server_client import NO_OPTIONS, ForkServerSupervisor, SlotOptions, SlotSettings
 from taskmesh.pool.slots.middleware import BY_VALUE
 from taskmesh.serialize.code import dump_function
 
@@ -24,7 +24,14 @@ MOST_BYTES: Final = 100_000
 _SELF: Final = "/proc/self/exe"
 
 
-def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot: str = "") -> SubmitPort:
+def open_port(
+    open_tasks: OpenTasks,
+    config: Config,
+    role: str = "client",
+    slot: str = "",
+    *,
+    options: SlotOptions = NO_OPTIONS,
+) -> SubmitPort:
     """Make the port, to be started at once. ZeroMQ is imported only where sockets are needed.
 
     Args:
@@ -32,6 +39,7 @@ def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot:
         config: the user's settings.
         role: the role whose key is shown to a hub at an address.
         slot: pool and process of the slot in which this runs, for a task that submits tasks.
+        options: of the slots, if they are children of this process.
 
     Raises:
         TaskMeshError: the port must start processes and knows no interpreter.
@@ -47,7 +55,7 @@ def open_port(open_tasks: OpenTasks, config: Config, role: str = "client", slot:
         return ChildHubPort(open_tasks, config)
     fork_server = None
     if config.mesh.local_pool:  # comes up while the rest is imported
-        fork_server = ForkServerSupervisor(SlotSettings.of(config.pool, "local"))
+        fork_server = ForkServerSupervisor(SlotSettings.of(config.pool, "local", options))
     try:
         from taskmesh.hosting.embedded import EmbeddedPort
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from taskmesh.http.metrics import Family
 from taskmesh.pool.machine.machine import PoolMachine
-from taskmesh.pool.machine.slots import SlotState
 
 
 def drain_view(machine: PoolMachine) -> dict[str, object]:
@@ -25,7 +24,7 @@ def running(machine: PoolMachine) -> int:
 
 
 def slots_up(machine: PoolMachine) -> int:
-    return sum(slot.state is SlotState.UP for slot in machine.slots.values())
+    return sum(slot.is_up for slot in machine.slots.values())
 
 
 def readiness(machine: PoolMachine) -> tuple[bool, str]:

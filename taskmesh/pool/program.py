@@ -19,7 +19,7 @@ from taskmesh.pool.session_monitor import News, SessionMonitor
 from taskmesh.pool.settings import pool_settings
 from taskmesh.pool.shell import PoolShell
 from taskmesh.pool.slot_starter import FAREWELL, slots_in
-from taskmesh.pool.slots.fork_server_client import ForkServerSupervisor, SlotSettings
+from taskmesh.pool.slots.fork_server_client import NO_OPTIONS, ForkServerSupervisor, SlotOptions, SlotSettings
 from taskmesh.pool.sockets import PoolSockets
 from taskmesh.pool.startup import PATIENCE, SlotStarts
 from taskmesh.sockets import Context
@@ -38,7 +38,7 @@ def run_pool(
     config: Config,
     *,
     name: str = "",
-    modules: tuple[str, ...] = (),
+    options: SlotOptions = NO_OPTIONS,
     ready: Callable[[str, str], None],
     news: News,
     record: Record = _ignore,
@@ -49,7 +49,7 @@ def run_pool(
     Args:
         config: the user's settings.
         name: the pool's name.
-        modules: modules that slots import when they start.
+        options: of its slots.
         ready: called with the pool's name and the hub's address when its first session opens.
         news: reports anything else that people should know, as a kind and a sentence.
         record: logs tasks that fail.
@@ -62,7 +62,8 @@ def run_pool(
         TaskMeshError: the hub refuses it, no slot could be started, or address, name or keys are unusable.
     """
     loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-    machine = PoolMachine(pool_settings(config, name, wired=True), time.monotonic())
+    settings = pool_settings(config, name, wired=True, options=options)
+    machine = PoolMachine(settings, time.monotonic())
     with (
         Context() as context,
         StopRequest(loop).listening() as stop,
@@ -72,9 +73,9 @@ def run_pool(
         raise_file_limit()
         sockets = PoolSockets(context, loop, config, machine.config.pool)
         closing.callback(sockets.close)
-        fork_server = ForkServerSupervisor(SlotSettings.of(config.pool, machine.config.pool, modules))
+        fork_server = ForkServerSupervisor(SlotSettings.of(config.pool, machine.config.pool, options))
         starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
-        host = slots_in(loop, machine, fork_server, starts, sockets.events)
+        host = slots_in(loop, machine, fork_server, starts, sockets.events, record)
         pool = PoolShell(machine, sockets, host, record)
         closing.callback(_end_slots, pool)
         loop.parts = [pool]

@@ -12,25 +12,34 @@ from taskmesh.config import Config
 from taskmesh.errors import ConfigError
 from taskmesh.messages.runs import LONGEST_NAME as LONGEST_QUEUE
 from taskmesh.pool.machine.settings import PoolSettings
+from taskmesh.pool.slots.fork_server_client import NO_OPTIONS, SlotOptions
 from taskmesh.system.process import PYTHON, cloudpickle_version
 
 LONGEST_NAME = 200
 """Bytes of a pool's name."""
 
 
-def pool_settings(config: Config, name: str = "", *, wired: bool = False) -> PoolSettings:
+def pool_settings(
+    config: Config, name: str = "", *, wired: bool = False, options: SlotOptions = NO_OPTIONS
+) -> PoolSettings:
     """Return the pool machine's settings, with a new instance number.
 
     Args:
         config: the user's settings.
         name: the pool's name; by default one of host, process and instance.
         wired: True if its hub is another process.
+        options: of the slots.
 
     Raises:
-        ConfigError: its name, or one of a queue or tag, cannot be used, or its slots cannot run as another
-            user.
+        ConfigError: its name, or one of a queue or tag, cannot be used, its slots cannot run as another user,
+            or an option is for slots with processes of their own.
     """
     check_name(name)
+    if config.pool.shared and (options.max_tasks or options.gpus):
+        option = "--max-tasks-per-child" if options.max_tasks else "--gpus"
+        raise ConfigError(
+            f"{option} is for --mode process: with --mode {config.pool.mode} slots share processes"
+        )
     check_names((*config.pool.queues, *config.pool.tags))
     check_slot_user(config.pool.slot_user, wired=wired)
     host = socket.gethostname()
@@ -49,6 +58,8 @@ def pool_settings(config: Config, name: str = "", *, wired: bool = False) -> Poo
         lease=config.hub.lease,
         hello=min(0.2 if wired else 1.0, config.hub.beat),
         grace=config.pool.grace,
+        max_tasks=options.max_tasks,
+        stop_first=bool(options.gpus),
         cloudpickle=cloudpickle_version() if wired else "",
     )
 

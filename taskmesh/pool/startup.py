@@ -39,7 +39,7 @@ class SlotStarts:
     ) -> None:
         self._machine = machine
         self._patience = patience
-        self._complain = complain
+        self.complain = complain
         self._since = monotonic()
         self._one_was_up = False
         self._reported = ""
@@ -54,13 +54,13 @@ class SlotStarts:
             TaskMeshError: none has ever been up, each has failed again and again, and the patience is over.
         """
         machine = self._machine
-        if machine.state == "draining":
+        if machine.state == "draining" or machine.recycling.is_trial(exited.slot):
             return
         reason, waited = start_failure(exited), monotonic() - self._since
         if reason != self._reported:
             self._reported = reason
             pool = machine.config.pool
-            self._complain(f"pool {pool}: slot {exited.slot} cannot be started, trying again: {reason}")
+            self.complain(f"pool {pool}: slot {exited.slot} cannot be started, trying again: {reason}")
         if self._one_was_up or waited < self._patience:
             return
         if all(slot.is_broken for slot in machine.slots.values()):

@@ -19,7 +19,12 @@ _log = logging.getLogger("taskmesh")
 
 PREFIX = "TASKMESH_"
 """The beginning of the variables in the environment that are settings."""
-_READ_ELSEWHERE = ("os", "slot", "json", "log_level")  # the last two are options of the command line alone
+_READ_ELSEWHERE = (
+    *("os", "slot"),
+    # Options of the command line alone
+    *("json", "log_level", "max_tasks_per_child", "max_memory_per_child", "max_age_per_child"),
+    *("gpus", "gpus_per_slot"),
+)
 _OF_A_SERVICE = re.compile(r"(^|_)(service_(host|port)|port$|port_\d+_(tcp|udp|sctp))")
 
 

@@ -140,6 +140,16 @@ def memory_of_groups(leaders: Collection[int]) -> dict[int, dict[int, int]]:
     return memory
 
 
+def private_memory(pid: int) -> int:
+    """Return the bytes of a process's memory that are no file's and that it shares with no other."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
+            _, resident, shared, *_ = map(int, statm.read().split())
+    except OSError:  # it has ended, or there is no /proc
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _processes() -> Iterator[tuple[int, int, int, int]]:
     """Yield each live process with its parent, group and session."""
     try:

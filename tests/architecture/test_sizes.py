@@ -47,7 +47,7 @@ MORE_ARGUMENTS = {
     "Loop": (5, "system calls that tests replace"),
     "MapJob": (7, _PARTS),
     "Mesh": (7, _OPTIONS),
-    "MeshExecutor": (5, _OPTIONS),
+    "MeshExecutor": (6, _OPTIONS),
     "MeshUDF": (6, _OPTIONS),
     "Offloaded": (5, _PARTS),
     "OpenRun": (5, "what calls of a run have in common"),

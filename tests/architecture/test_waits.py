@@ -41,6 +41,8 @@ EXCEPTIONS = {
         "tests/hosting/orphans.py::leave_thread",
         "tests/hosting/test_nested.py::note",
         "tests/hosting/workload.py::span",
+        "tests/pool/early_gpus.py::seen",
+        "tests/pool/on_gpu.py::look",
         "tests/spark/driven.py::reduced",
         "tests/spark/driven.py::straggling",
         "tests/spark/jobs.py::noting",

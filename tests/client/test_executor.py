@@ -38,7 +38,6 @@ def test_executor_is_one_and_closes_its_own_mesh(opened):
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        ({"max_tasks_per_child": 10}, "start a process"),
         ({"mp_context": multiprocessing.get_context("spawn")}, "Leave it out"),
         ({"thread_name_prefix": "x"}, "Leave it out"),
     ],

@@ -282,9 +282,11 @@ class HubRig:
 class PoolRig:
     """A pool with slots that do what they are told to."""
 
-    def __init__(self, slots: int = 2, *, welcome: bool = True, grace: float = 30.0) -> None:
+    def __init__(
+        self, slots: int = 2, *, welcome: bool = True, grace: float = 30.0, **settings: object
+    ) -> None:
         self.now = 50.0
-        self.pool = PoolMachine(PoolSettings("p", 1, slots, lease=3.0, grace=grace), self.now)
+        self.pool = PoolMachine(PoolSettings("p", 1, slots, lease=3.0, grace=grace, **settings), self.now)
         self.sent: list[object] = []
         self.actions: list[object] = []
         self.handed: dict[int, list[Key]] = defaultdict(list)  # by slot, in order, not reported

@@ -74,7 +74,7 @@ def test_finished_config_is_changed_by_arguments_alone(folder):
     assert (config.pool.concurrency, config.pool.grace) == (3, 1.0)
 
 
-@pytest.mark.parametrize("name", ["SLOT", "JSON", "LOG_LEVEL"])
+@pytest.mark.parametrize("name", ["SLOT", "JSON", "LOG_LEVEL", "MAX_TASKS_PER_CHILD", "GPUS"])
 def test_variables_that_are_read_elsewhere_are_no_settings(name):
     assert load({}, environ={f"TASKMESH_{name}": "3"}) == Config()
 

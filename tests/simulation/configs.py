@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from taskmesh.client.machine.settings import ClientSettings
 from taskmesh.hub.machine.settings import HubSettings
@@ -69,6 +70,14 @@ def pool_config(chance: random.Random, index: int) -> PoolSettings:
         beat=BEAT,
         lease=LEASE,
     )
+
+
+def recycled(config: PoolSettings, seed: int) -> PoolSettings:
+    """Return a pool's settings with those of the replacement of its slots, in half of the worlds."""
+    chance = random.Random(f"recycled {config.pool} {seed}")
+    if seed % 2:
+        return config
+    return replace(config, max_tasks=chance.choice((0, 1, 2, 7, 40)), stop_first=chance.random() < 0.3)
 
 
 def client_config(client: int, credit: int) -> ClientSettings:

@@ -36,6 +36,7 @@ EXPECTED = (
     ("leave and cancel", "client"),
     ("oom", "slot"),
     ("fork failure", "slot"),
+    ("replaced", "slot"),
     ("drain", "pool"),
     ("cut off and told to leave", "pool"),
     ("scale-in", "pool"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -292,9 +293,12 @@ class PoolHost(Host[PoolMachine]):
             return
         process = f"{self.name}:{self.instance}"
         fresh = self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock, self.fall, process)
-        if self._config.shared:
+        fresh.most = self._config.max_tasks
+        if self._config.process_of(slot) is not None:
             self._join(fresh)
         self.tell(ev.SlotReady(slot, 1000 + slot))
+        if (age := self.setting.age()) < math.inf:
+            self.setting.timetable.after(age, self._due, slot, life)
 
     def _join(self, slot: SlotProcess) -> None:
         """It is a thread of a process, which may have others."""
@@ -305,3 +309,9 @@ class PoolHost(Host[PoolMachine]):
                 slot.mates = other.mates
                 slot.mates.append(slot)
                 return
+
+    def _due(self, slot: int, life: int) -> None:
+        """A slot is old, or its modules have changed."""
+        if life == self._life:
+            self.setting.audit.faults["replaced", "slot"] += 1
+            self.tell(ev.SlotDue(slot, self.setting.reason()))

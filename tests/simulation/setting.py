@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 
+from taskmesh.pool.machine.slots import RELOAD
 from tests.simulation.audit import Audit
 from tests.simulation.fairness import Fairness
 from tests.simulation.network import Network
@@ -35,6 +37,8 @@ class Setting:
         self.calm = False
         self.parents = (0.0, 0.05, 0.6)[seed % 3]
         self._lateness = random.Random(~seed)
+        self._ages = random.Random(f"ages {seed}")
+        self._ageing = seed // 2 % 2
         self._busy = seed % 2
 
     def late(self) -> float:
@@ -42,6 +46,14 @@ class Setting:
         if not self._busy or self._lateness.random() < 0.5:
             return 0.0
         return LATE * self._lateness.random()
+
+    def age(self) -> float:
+        """Return the seconds after which a slot is due to be replaced; in half of the worlds none ever is."""
+        return self._ages.choice((0.05, 0.5, 2.0, 6.0, math.inf)) if self._ageing else math.inf
+
+    def reason(self) -> str:
+        """Return why a slot is replaced."""
+        return self._ages.choice((RELOAD, "age", "memory"))
 
     def note(self, who: str, what: object) -> None:
         """Writes a line of the trace, when there is one."""

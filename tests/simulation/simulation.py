@@ -31,6 +31,7 @@ from tests.simulation.configs import (
     hub_config,
     pool_config,
     pools_of,
+    recycled,
 )
 from tests.simulation.consumer import Consumer
 from tests.simulation.faults import Faults
@@ -123,9 +124,12 @@ class World:
         if self._has_sinks:
             room = chance.choice((0, 400, 4000))
             self.hub.sink_bytes = 2 * room if seed % 3 == 1 else room  # the stranger's sinks take a part
-        pools = [pool_config(chance, index) for index in range(pools_of(seed))]
+        pools = [recycled(pool_config(chance, index), seed) for index in range(pools_of(seed))]
         if seed % 7 == 3:
-            pools = [replace(config, shared=1 + index % 2) for index, config in enumerate(pools)]
+            pools = [
+                replace(config, shared=1 + index % 2, max_tasks=0, stop_first=False)
+                for index, config in enumerate(pools)
+            ]
         self.pools = [PoolHost(self.setting, self.hub, config) for config in pools]
         self.clients: list[ClientHost] = []
         self._gateways: dict[int, ClientHost] = {}

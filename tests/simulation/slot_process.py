@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from taskmesh.core import events as ev
 from taskmesh.messages.runs import FAILURE, LaneRun, Value
 from taskmesh.messages.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
+from tests.simulation.audit import Violation
 from tests.simulation.setting import Setting
 from tests.simulation.workload import Act, Plan
 
@@ -58,6 +59,7 @@ class SlotProcess:
     Attributes:
         mates: the slots of its process, which die together; it is one of them.
         alive: the process is there. buried: its end has been told. paused: it is stopped by a signal.
+        most: the number of tasks that it may run; 0 for any.
     """
 
     def __init__(
@@ -90,6 +92,8 @@ class SlotProcess:
         self._socket: deque[object] = deque()
         self._due = 0.0
         self._asking: Item | None = None
+        self.most = 0
+        self._started = 0
 
     # --- what the supervisor does -------------------------------------------------------------------------
 
@@ -231,6 +235,9 @@ class SlotProcess:
                 self._queue.popleft()
                 continue
             item = batch.items.popleft()
+            self._started += 1
+            if self.most and self._started > self.most:
+                raise Violation(f"slot {self.slot} of {self._pool} runs more than {self.most} tasks")
             self._world.audit.started(
                 item.plan, item.attempt, item.returns, self._pool, self._world.timetable.now
             )

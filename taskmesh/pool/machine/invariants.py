@@ -32,7 +32,7 @@ def _check_slot(slot: Slot) -> None:
     require(slot.work.keys() <= slot.specs.keys(), "a slot's task's spec was forgotten", number)
     require(slot.spec_bytes == sum(slot.specs.values()), "a slot's spec bytes are wrong", number)
     if slot.pieces:
-        has_process = slot.state in (SlotState.UP, SlotState.STOPPING)
+        has_process = slot.is_up or slot.state is SlotState.STOPPING
         require(has_process, "a slot that is down holds tasks", number)
         last = slot.pieces[-1]
         require(last.first + len(last) <= slot.serial, "serials beyond what was handed over", number)
@@ -41,6 +41,7 @@ def _check_slot(slot: Slot) -> None:
         "a slot without a task has lent its permit",
         number,
     )
+    require(not slot.is_relief or slot.spare_since is None, "a replacement is spare before it is up", number)
     at = -1
     for piece in slot.pieces:
         require(piece.first >= at, "serials out of order", number, piece.first, at)

@@ -25,10 +25,11 @@ from taskmesh.messages.slot_messages import SlotFailure, SlotNews, SlotProgress,
 from taskmesh.pool.machine.invariants import check_pool
 from taskmesh.pool.machine.membership import Membership
 from taskmesh.pool.machine.permits import Permits
+from taskmesh.pool.machine.recycling import Recycling
 from taskmesh.pool.machine.scheduler import Scheduler
 from taskmesh.pool.machine.settings import PoolSettings
-from taskmesh.pool.machine.sharing import SharedProcesses
-from taskmesh.pool.machine.slots import Piece, Slot, SlotCause, SlotState, exit_text
+from taskmesh.pool.machine.sharing import REPLACED, SharedProcesses
+from taskmesh.pool.machine.slots import ANY_NUMBER, Piece, Slot, SlotCause, SlotState, exit_text
 
 ALL = 1 << 40
 """More tasks than a pool can hold."""
@@ -49,6 +50,7 @@ class PoolMachine:
         config: The settings.
         slots: Its slots, by number.
         permits: Which slots take work.
+        recycling: Which slots are replaced.
         scheduler: Tasks that wait, and who gets them.
         member: Its membership with the hub.
         state: State of the pool as its beats tell it.
@@ -56,9 +58,11 @@ class PoolMachine:
 
     def __init__(self, config: PoolSettings, now: float) -> None:
         self.config = config
-        self.slots = {number: Slot(number) for number in range(config.slots)}
-        self.permits = Permits(self.slots, config.slots)
+        most = config.max_tasks or ANY_NUMBER
+        self.slots = {number: Slot(number, most) for number in range(config.slots)}
+        self.permits = Permits(self.slots, config.slots, most, stop_first=config.stop_first)
         self.scheduler = Scheduler(self.slots, self.permits.disturb, threads=config.shared > 0)
+        self.recycling = Recycling(config, self.slots, self.permits, self.scheduler)
         self._processes = SharedProcesses(self.slots, self.scheduler, config)
         self._out: list[PoolAction] = []
         self.member = Membership(config, now, self._out)
@@ -121,6 +125,8 @@ class PoolMachine:
             first = min(first, self.scheduler.recall_deadline())
         if not (self.permits.calm or self.permits.calms()):
             first = min(first, self.permits.deadline)
+            if self._drain_until is None:
+                first = min(first, self.recycling.deadline)
             for slot in self.slots.values():
                 if self._drain_until is None or not slot.wants_start:
                     first = min(first, slot.deadline)
@@ -146,6 +152,7 @@ class PoolMachine:
         if not (self.permits.calm or self.permits.calms()):
             out += self.permits.settle(now)
             if self._drain_until is None:
+                out += self.recycling.turn()
                 self._start_slots(now)
             self._enforce_limits(now)
         scheduler = self.scheduler
@@ -281,7 +288,10 @@ class PoolMachine:
                 self._on_asked(self.slots[number], event, now)
             case ev.SlotReady(slot=number, pid=pid):
                 self.slots[number].started(pid, now)
+                self.recycling.ready(self.slots[number], now)
                 self._processes.joined(self.slots[number])
+            case ev.SlotDue(slot=number, reason=reason):
+                self._on_due(number, reason, now)
             case ev.ProcessTold(slot=number, kind=kind, text=text, is_worn=is_worn):
                 self._out.append(LogEvent(kind, {"pool": self.config.pool, "text": text}))
                 if is_worn:
@@ -295,6 +305,14 @@ class PoolMachine:
 
     def _worker(self, slot: Slot) -> str:
         return f"{self.config.pool}/{slot.number}"
+
+    def _on_due(self, number: int, reason: str, now: float) -> None:
+        """Have a slot replaced, and with it its process if others share that; those of suspects are new."""
+        slot = self.slots.get(number)
+        if slot is not None and self._processes.shares(slot):
+            self._out += self._processes.replace(slot, now)
+        elif number >= 0:
+            self.recycling.fall_due(number, reason)
 
     def _start_slots(self, now: float) -> None:
         for slot in self.slots.values():
@@ -399,6 +417,7 @@ class PoolMachine:
                 last = index == len(started) - 1 and len(piece) == 1
                 self._blame(slot, piece.split(1), exited, running=last)
         self.permits.exited(slot)
+        self._out += self.recycling.exited(slot, exited)
         if slot.has_submitted and self.member.session:
             place = self._processes.place_of(slot)
             self._out.append(SendHub(m.SlotGone(self.member.epoch, self.member.session, place)))
@@ -427,8 +446,11 @@ class PoolMachine:
 
     def _enforce_limits(self, now: float) -> None:
         for slot in self.slots.values():
-            if slot.kill_at is not None and now >= slot.kill_at and slot.count:
-                self._kill(slot, "cancelled" if slot.reason == "cancelled" else "hard_timeout", now)
+            if slot.kill_at is None or now < slot.kill_at:
+                continue
+            if slot.count or slot.state is SlotState.STOPPING:
+                reason = "" if slot.reason == REPLACED else slot.reason
+                self._kill(slot, reason or "hard_timeout", now)
 
     def _kill(self, slot: Slot, reason: str, now: float) -> None:
         slot.kill(reason)
@@ -444,7 +466,7 @@ class PoolMachine:
             return
         self.scheduler.cancel(tasks)
         for slot in self.slots.values():
-            if slot.state is not SlotState.UP or slot.recalling or not self.scheduler.has_cancelled(slot):
+            if not slot.is_up or slot.recalling or not self.scheduler.has_cancelled(slot):
                 continue
             if slot.refilled:
                 self._out += self.scheduler.recall(slot)
@@ -520,7 +542,7 @@ class PoolMachine:
         if busy and overdue:
             for slot in self.slots.values():
                 may_be_killed = slot.may_be_killed or self._processes.shares(slot)
-                if slot.count and may_be_killed and slot.state is SlotState.UP:
+                if slot.count and may_be_killed and slot.is_up:
                     self._kill(slot, slot.reason or "drained", now)
             self._drain_until = now + 1.0
             return
@@ -531,7 +553,7 @@ class PoolMachine:
     def _leave(self, reason: str) -> None:
         self.member.bye()
         for slot in self.slots.values():
-            if slot.state is SlotState.UP:
+            if slot.is_up:
                 slot.move(SlotCause.STOP)
                 self._out.append(StopSlot(slot.number))
         self._out.append(Leave(reason))

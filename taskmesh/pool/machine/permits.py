@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 
 from taskmesh.core.actions import PoolAction, StopSlot
-from taskmesh.pool.machine.slots import Slot, SlotCause, SlotState
+from taskmesh.pool.machine.slots import ANY_NUMBER, Slot, SlotCause, SlotState
 
 MOST_LENT = 4
 """Permits that a pool lends at once, for each of its slots: every one of them costs a process."""
 SPARE_FOR = 10.0
 """Seconds that a slot without a permit is kept for the next one."""
+LONGEST_STOP = 30.0
+"""Seconds that a slot which is told to stop has for its exit functions."""
 
 
 class Permits:
@@ -24,6 +26,8 @@ class Permits:
     Args:
         slots: All slots of the pool; they are added and taken out here.
         count: Number of slots that take work.
+        most: Number of tasks after which a slot's process is replaced.
+        stop_first: A slot keeps its permit until it has ended, and its number.
 
     Attributes:
         calm: True if no slot is waiting for the time to pass: all are up and have their permits, and no task
@@ -31,16 +35,20 @@ class Permits:
             looked at.
     """
 
-    def __init__(self, slots: dict[int, Slot], count: int) -> None:
+    def __init__(
+        self, slots: dict[int, Slot], count: int, most: int = ANY_NUMBER, *, stop_first: bool = False
+    ) -> None:
         self._slots = slots
         self._count = count
+        self._most = most
+        self._stop_first = stop_first
         self._changed = False
         self.calm = False
 
     def calms(self) -> bool:
         """Look at all slots; return True if they are `calm` now."""
         self.calm = not self._changed and all(
-            slot.state is SlotState.UP and slot.kill_at is None and slot.spare_since is None
+            slot.state is SlotState.UP and slot.kill_at is None and slot.spare_since is None and not slot.due
             for slot in self._slots.values()
         )
         return self.calm
@@ -79,17 +87,34 @@ class Permits:
         self._changed |= slot.parent is not None or slot.spare_since is not None
         slot.lend(None)
 
+    def add(self, *, is_relief: bool = False) -> None:
+        """Add a slot, which is to be started."""
+        slots = self._slots
+        number = next(number for number in range(len(slots) + 1) if number not in slots)
+        slots[number] = Slot(number, self._most, is_relief=is_relief)
+
     def settle(self, now: float) -> list[PoolAction]:
-        """Give as many slots a permit as the pool has; end those that have long been spare."""
+        """End slots that have finished or have long been spare; give as many a permit as the pool has."""
+        actions: list[PoolAction] = []
+        for slot in self._slots.values():
+            if not (slot.has_finished or now >= self._spare_until(slot)):
+                continue
+            slot.move(SlotCause.STOP)
+            slot.kill("", now + LONGEST_STOP)
+            actions.append(StopSlot(slot.number))
+            if not self._stop_first:
+                slot.spare(now)
+                self._changed = True
         if self._changed:
             self._changed = False
             self._assign(now)
-        actions: list[PoolAction] = []
-        for slot in self._slots.values():
-            if slot.is_surplus and now >= slot.spare_until(SPARE_FOR):
-                slot.move(SlotCause.STOP)
-                actions.append(StopSlot(slot.number))
         return actions
+
+    def _spare_until(self, slot: Slot) -> float:
+        """Return when a slot without a permit is to end; infinite if it has one, or another is to retire."""
+        if not slot.is_surplus or any(each.wants_relief for each in self._slots.values()):
+            return math.inf
+        return slot.spare_until(SPARE_FOR)
 
     def _assign(self, now: float) -> None:
         slots = self._slots
@@ -99,20 +124,22 @@ class Permits:
         working = [
             slot
             for slot in slots.values()
-            if slot.parent is None and slot.spare_since is None and slot.number >= 0
+            if slot.parent is None and slot.spare_since is None and not slot.is_relief and slot.number >= 0
         ]
+        ending = (SlotState.RETIRING, SlotState.STOPPING)
         spare = [
             slot
             for slot in slots.values()
-            if slot.spare_since is not None and slot.state is not SlotState.STOPPING
+            if slot.spare_since is not None and slot.state not in ending and not slot.due
         ]
+        spare = [slot for slot in slots.values() if slot.is_relief] + spare
         for _ in range(self._count - len(working)):
             if spare:
                 spare.pop().spare(None)
             else:
-                number = next(number for number in range(len(slots) + 1) if number not in slots)
-                slots[number] = Slot(number)
-        working.sort(key=lambda slot: (slot.state is not SlotState.DOWN, slot.count, -slot.number))
+                self.add()
+        down = SlotState.DOWN
+        working.sort(key=lambda slot: (slot.state is not down, not slot.due, slot.count, -slot.number))
         for slot in working[: max(0, len(working) - self._count)]:
             slot.spare(now)
             self._changed |= slot.state is SlotState.DOWN  # it goes at the next look
@@ -121,6 +148,6 @@ class Permits:
     def deadline(self) -> float:
         """Time when `settle` has something to do at the latest."""
         return min(
-            (slot.spare_until(SPARE_FOR) for slot in self._slots.values() if slot.is_surplus),
+            (0.0 if slot.has_finished else self._spare_until(slot) for slot in self._slots.values()),
             default=math.inf,
         )

@@ -15,7 +15,7 @@ from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, WORTH, Credit, Servic
 from taskmesh.core.specs import evicted
 from taskmesh.messages.runs import DoneRun, Failed, Held, LaneRun, Spec
 from taskmesh.messages.slot_messages import SlotTasks
-from taskmesh.pool.machine.slots import Piece, Slot
+from taskmesh.pool.machine.slots import UP, Piece, Slot
 from taskmesh.pool.machine.values import Values
 
 MOST_SPECS = 2000
@@ -227,6 +227,7 @@ class Scheduler:
         left = room - WORTH  # by a portion that is worth a message
         pieces: list[Piece] = []
         count, limit = slot.count, 0.0
+        most_ahead = min(MOST_AHEAD, count + slot.end - slot.serial)
         while self.backlog and share > 0 and not limit:
             piece = self._next()
             if piece is None:
@@ -237,7 +238,7 @@ class Scheduler:
                 fits = 0 if count else 1
             else:
                 most = max(share, int((room - left) / cost))
-                fits = min(most, math.ceil(room / cost), MOST_AHEAD - count) if room > 0 else 0
+                fits = min(most, math.ceil(room / cost), most_ahead - count) if room > 0 else 0
             if fits <= 0:
                 break
             size = piece.high - piece.low
@@ -278,6 +279,8 @@ class Scheduler:
             self._disturb()
             prints = not self._threads and self.specs[pieces[0].run.spec].spec.stream_logs
         first = slot.hand(pieces, now, limit)
+        if slot.state is not UP:
+            self._disturb()
         self.crowded |= slot.count > 1
         specs: list[tuple[int, Spec | None]] = []
         for piece in pieces:

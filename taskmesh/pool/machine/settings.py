@@ -29,6 +29,8 @@ class PoolSettings:
         restart: Time before a slot that could not be started is tried again, then twice as long each time.
         max_restart: The same at most.
         grace: Time that running tasks have when the pool drains.
+        max_tasks: Number of tasks after which a slot's process is replaced; 0 for never.
+        stop_first: A slot stops before its replacement starts, since it holds what that needs.
     """
 
     pool: str
@@ -48,6 +50,8 @@ class PoolSettings:
     restart: float = 0.1
     max_restart: float = 5.0
     grace: float = 30.0
+    max_tasks: int = 0
+    stop_first: bool = False
 
     def process_of(self, slot: int) -> int | None:
         """Return the number of the process that a slot shares; None if it has one to itself, as below 0."""

@@ -37,6 +37,7 @@ class SlotState(enum.Enum):
     DOWN = "down"
     STARTING = "starting"
     UP = "up"
+    RETIRING = "retiring"
     STOPPING = "stopping"
 
 
@@ -47,8 +48,10 @@ class SlotCause(enum.Enum):
     """The pool asks the fork server for a process."""
     READY = "ready"
     """The process waits for tasks."""
+    RETIRE = "retire"
+    """The process is to be replaced: it finishes what it has started, and is given nothing more."""
     STOP = "stop"
-    """The process may end: the pool leaves, or the slot has had no permit for long."""
+    """The process may end: the pool leaves, it has finished, or the slot has had no permit for long."""
     EXIT = "exit"
     """The process is gone, or could not be had."""
 
@@ -59,12 +62,19 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotCause], SlotState] = {
     (SlotState.STARTING, SlotCause.EXIT): SlotState.DOWN,
     (SlotState.UP, SlotCause.STOP): SlotState.STOPPING,
     (SlotState.UP, SlotCause.EXIT): SlotState.DOWN,
+    (SlotState.UP, SlotCause.RETIRE): SlotState.RETIRING,
+    (SlotState.RETIRING, SlotCause.STOP): SlotState.STOPPING,
+    (SlotState.RETIRING, SlotCause.EXIT): SlotState.DOWN,
     (SlotState.STOPPING, SlotCause.EXIT): SlotState.DOWN,
 }
 
 
-UP = SlotState.UP
+UP, RETIRING = SlotState.UP, SlotState.RETIRING
 """For the hot path: see `states.SENT`."""
+ANY_NUMBER = 1 << 62
+"""Tasks that a slot's process may run, if it is not to be replaced after so many."""
+TASKS, RELOAD = "tasks", "reload"
+"""Reasons to replace a slot: it has run as many tasks as it may, or its modules have changed."""
 
 
 class Piece:
@@ -278,7 +288,66 @@ class HandedTasks:
         return gone
 
 
-class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
+class PermittedTasks(StateMachine[SlotState, SlotCause], HandedTasks):
+    """A slot's permit to take tasks: lent, given up, or about to go to another.
+
+    Attributes:
+        recalling: True while its tasks are being taken back.
+        parent: Serial of its task that submits tasks of its own and has lent the permit, or None.
+        spare_since: Time since when another slot has its permit, None while it takes work.
+        due: Why its process is to be replaced; empty if it is not.
+        is_relief: True while it starts to take the place of another.
+    """
+
+    def __init__(self, number: int, *, is_relief: bool) -> None:
+        super().__init__(number)
+        self.recalling = False
+        self.parent: int | None = None
+        self.spare_since: float | None = None
+        self.due = ""
+        self.is_relief = is_relief
+
+    @property
+    def is_up(self) -> bool:
+        """True if its process is there and has not been told to stop."""
+        return self.state is UP or self.state is SlotState.RETIRING
+
+    @property
+    def is_surplus(self) -> bool:
+        """True if its process is up for nothing: it is spare and has no task."""
+        return self.spare_since is not None and not self.count and self.state is UP
+
+    @property
+    def has_finished(self) -> bool:
+        """True if its process may stop, as it is due or retires and has no task."""
+        retires = self.state is SlotState.RETIRING or (bool(self.due) and self.is_surplus)
+        return retires and not self.count and not self.recalling
+
+    @property
+    def wants_relief(self) -> bool:
+        """True if another is to take its permit."""
+        return bool(self.due) and self.is_up and self.parent is None and self.spare_since is None
+
+    def spare_until(self, seconds: float) -> float:
+        """Return when it has been spare for so long; infinite if it is not."""
+        return math.inf if self.spare_since is None else self.spare_since + seconds
+
+    def fall_due(self, reason: str) -> None:
+        """Its process is to be replaced for this reason; "" if it is not any more."""
+        self.due = reason
+
+    def lend(self, parent: int | None) -> None:
+        """The task of this serial submits tasks: another slot takes work meanwhile. None: it has ended."""
+        self.parent = parent
+        if parent is not None:
+            self.spare_since = None
+
+    def spare(self, since: float | None) -> None:
+        """Another slot has its permit since then; None if it has one again, or for the first time."""
+        self.is_relief, self.spare_since = False, since
+
+
+class Slot(PermittedTasks):
     """One slot. Its methods alone write its attributes: tests/architecture/test_writers.py.
 
     A number below 0 is that of a slot for suspects: see `pool.machine.sharing`.
@@ -287,39 +356,39 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         pid: Process id, 0 if there is no process.
         generation: Number on the tickets that tasks are handed over with.
         heard: Time when it last reported, or was given a task while it had none.
-        recalling: True while its tasks are being taken back.
         quiet: True if it was recalled because it was silent, and has not reported since.
         peeked: True if its outbox has been read since it was last heard of.
         refilled: True if it was handed tasks since the last recall; if not, all that it has is started.
-        parent: Serial of its task that submits tasks of its own and has lent the permit, or None.
-        spare_since: Time since when another slot has its permit, None while it takes work.
         kill_at: Time when it is killed unless its task has returned: by a hard limit, or because the task was
             cancelled and had time to clean up.
         reason: Why it is killed, or is going to be; empty if it is not.
         failures: Starts in a row that failed.
         start_at: Time before which it is not started.
         has_submitted: True if a task of its process may have submitted tasks.
+        end: Serial from which on its process may not be handed tasks.
+
+    Args:
+        number: Its place in its pool.
+        most: Number of tasks after which its process is replaced.
     """
 
     table = SLOT_TRANSITIONS
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
+    def __init__(self, number: int, most: int = ANY_NUMBER, *, is_relief: bool = False) -> None:
+        super().__init__(number, is_relief=is_relief)
         self.state = SlotState.DOWN
         self.pid = 0
         self.generation = 0
         self.heard = 0.0
-        self.recalling = False
         self.quiet = False
         self.peeked = False
         self.refilled = False
-        self.parent: int | None = None
-        self.spare_since: float | None = None
         self.kill_at: float | None = None
         self.reason = ""
         self.failures = 0
         self.start_at = 0.0
         self.has_submitted = False
+        self.end = self._most = most
 
     # --- what it may be asked to do -----------------------------------------------------------------------
 
@@ -339,7 +408,8 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
     @property
     def can_give(self) -> bool:
         """True if a recall may find something: it was handed tasks since the last one, not one alone."""
-        return self.count >= 2 and self.refilled and self.state is UP and not self.recalling
+        is_up = self.state is UP or self.state is RETIRING  # `self.is_up` would be a call
+        return self.count >= 2 and self.refilled and is_up and not self.recalling
 
     @property
     def idle(self) -> bool:
@@ -350,14 +420,9 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         return self.state is SlotState.DOWN and self.spare_since is None
 
     @property
-    def is_surplus(self) -> bool:
-        """True if its process is up for nothing: it is spare and has no task."""
-        return self.spare_since is not None and not self.count and self.state is UP
-
-    @property
     def is_broken(self) -> bool:
         """True if it could not be started again and again: nobody should wait for it."""
-        return self.failures >= BROKEN_AFTER and self.state is not UP
+        return self.failures >= BROKEN_AFTER and not self.is_up and not self.is_relief
 
     @property
     def may_be_killed(self) -> bool:
@@ -371,10 +436,6 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
             return self.start_at
         return math.inf if self.kill_at is None else self.kill_at
 
-    def spare_until(self, seconds: float) -> float:
-        """Return when it has been spare for so long; infinite if it is not."""
-        return math.inf if self.spare_since is None else self.spare_since + seconds
-
     # --- its process --------------------------------------------------------------------------------------
 
     def started(self, pid: int, now: float) -> None:
@@ -384,6 +445,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         self.serial = self.generation = 0
         self.specs.clear()
         self.spec_bytes = 0
+        self.end = self._most
         self.reason = ""
         self.kill_at = None
         self.recalling = self.quiet = self.peeked = False
@@ -398,26 +460,15 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
         self.recalling = self.quiet = self.peeked = self.refilled = False
         self.progress = None
         self.has_submitted = False
+        self.due = ""
         self.start_at = start_at
 
     def kill(self, reason: str, at: float | None = None) -> None:
         """It is killed now, or at this time if its task has not returned by then; "": it is not."""
         self.reason, self.kill_at = reason, at
 
-    # --- its permit ---------------------------------------------------------------------------------------
-
     def asked(self) -> None:
         self.has_submitted = True
-
-    def lend(self, parent: int | None) -> None:
-        """The task of this serial submits tasks: another slot takes work meanwhile. None: it has ended."""
-        self.parent = parent
-        if parent is not None:
-            self.spare_since = None
-
-    def spare(self, since: float | None) -> None:
-        """Another slot has its permit since then; None if it has one again."""
-        self.spare_since = since
 
     # --- its tasks ----------------------------------------------------------------------------------------
 
@@ -443,6 +494,9 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
             self.work[piece.run.spec] = self.work.get(piece.run.spec, 0) + size
             self.pieces.append(piece)
         self.refilled = True
+        if self.serial >= self.end:
+            self.due = TASKS
+            self.move(SlotCause.RETIRE)
         return first
 
     def recall(self, *, silent: bool = True) -> int:
@@ -459,6 +513,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
     def recalled(self, count: int) -> list[Piece]:
         """A recall has found `count` tasks; returns them, oldest first."""
         self.recalling = False
+        self.end += count
         taken = self.take_back(count)
         if not self.count:
             self.quiet, self.kill_at = False, None

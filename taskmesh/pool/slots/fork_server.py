@@ -41,11 +41,18 @@ _PARENT_CHECK_MS: Final = 250
 
 
 def main(
-    control: int, parent: int, preload: Sequence[str] = (), only: Sequence[str] = (), user: str = ""
+    control: int,
+    parent: int,
+    preload: Sequence[str] = (),
+    only: Sequence[str] = (),
+    user: str = "",
+    gpus: Sequence[str] = (),
 ) -> NoReturn:
     """Serve the supervisor at the socket `control` while `parent` lives; the fresh interpreter runs this."""
     bootstrap = ForkServer(control, parent, user).serve()
     if bootstrap is not None:
+        if gpus:  # before anything is imported that may look for them
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus[bootstrap.slot % len(gpus)]
         run = run_slot if bootstrap.control < 0 else run_threads
         run(bootstrap, preload, only)
     os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs a farewell

@@ -34,6 +34,30 @@ _DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Report]]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOptions:
+    """Options of a pool's slots that only the command line has, or the arguments of a MeshExecutor.
+
+    Attributes:
+        modules: modules that every slot imports before it is ready.
+        max_tasks: tasks after which a slot's process is replaced; 0 for never.
+        max_memory: bytes beyond which it is; 0 for any number.
+        max_age: seconds after which it is; 0 for never.
+        watch: folders with modules; when one has changed, all slots are replaced.
+        gpus: the GPUs that each slot sees, by its number; empty for those of this process.
+    """
+
+    modules: Sequence[str] = ()
+    max_tasks: int = 0
+    max_memory: int = 0
+    max_age: float = 0.0
+    watch: Sequence[str] = ()
+    gpus: Sequence[str] = ()
+
+
+NO_OPTIONS: Final = SlotOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class SlotSettings:
     """Settings with which a pool's slots are started.
@@ -44,6 +68,7 @@ class SlotSettings:
         only: modules whose functions alone slots may run; empty for any.
         user: the name of the user as whom slots run; empty for this process's.
         sys_path: where slots find modules.
+        options: of the command line.
     """
 
     name: str
@@ -51,12 +76,14 @@ class SlotSettings:
     only: Sequence[str] = ()
     user: str = ""
     sys_path: Sequence[str] = field(default_factory=lambda: list(sys.path))
+    options: SlotOptions = NO_OPTIONS
 
     @classmethod
-    def of(cls, config: PoolConfig, name: str, modules: Sequence[str] = ()) -> SlotSettings:
-        """Return the settings of a pool whose slots import these modules before they are ready."""
+    def of(cls, config: PoolConfig, name: str, options: SlotOptions = NO_OPTIONS) -> SlotSettings:
+        """Return the settings of a pool with these options."""
         only = config.only_registered
-        return cls(name, (*modules, *only, *config.middleware), only, config.slot_user)
+        preload = (*options.modules, *only, *config.middleware)
+        return cls(name, preload, only, config.slot_user, options=options)
 
 
 class ForkServerClient:
@@ -79,7 +106,9 @@ class ForkServerClient:
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                arguments = (theirs.fileno(), os.getpid(), list(slots.preload), list(slots.only), slots.user)
+                modules = list(slots.preload), list(slots.only)
+                gpus = list(slots.options.gpus)
+                arguments = (theirs.fileno(), os.getpid(), *modules, slots.user, gpus)
                 code = (
                     "__import__('gc').disable(); "  # until all is loaded
                     f"__import__({_FORK_SERVER!r}, fromlist=['main']).main{arguments!r}"
