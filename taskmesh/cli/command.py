@@ -254,6 +254,8 @@ ADVANCED = frozenset(
             "max_age_per_child",
             "max_memory_per_child",
             "max_tasks_per_child",
+            "mode",
+            "processes",
             "watch",
         ),
         *("lanes", "log_level", "middleware", "only_registered", "priority", "slot_user", "strict"),

@@ -61,6 +61,7 @@ OWN |= {
     ("drain", "pool"),
     ("scale-in", "pool"),
     ("own task", "pool"),
+    ("replaced", "slot"),
     ("runs again for its result", "task"),
 }
 

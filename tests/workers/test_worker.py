@@ -38,7 +38,7 @@ def read(monkeypatch):
 def test_options_and_modules_may_come_in_any_order(read):
     found = read("json", "--concurrency", "3", "json.tool", "--queues", "a,b", "--tags", "gpu", "--json")
 
-    assert found["modules"] == ("json", "json.tool")
+    assert tuple(found["options"].modules) == ("json", "json.tool")
     pool = found["config"].pool
     assert (pool.concurrency, pool.queues, pool.tags) == (3, ("a", "b"), ("gpu",))
 
@@ -47,7 +47,7 @@ def test_an_option_takes_several_modules_up_to_the_next_option(read):
     found = read("csv", "--only-registered", "json", "json.tool", "--name", "mine", "math")
 
     assert found["config"].pool.only_registered == ("json", "json.tool")
-    assert (found["modules"], found["name"]) == (("csv", "math"), "mine")
+    assert (tuple(found["options"].modules), found["name"]) == (("csv", "math"), "mine")
 
 
 def test_the_hub_is_the_one_that_is_named_or_the_default(read):
