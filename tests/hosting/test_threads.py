@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, as_completed
-from taskmesh.errors import TaskTimeout, WorkerCrashed
+from taskmesh.errors import TaskError, TaskTimeout, WorkerCrashed
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.hosting import waiting
@@ -127,6 +127,18 @@ def test_chains_of_two_clients_do_not_meet(mesh):
             for number in range(50)
         ]
         assert [future.result(WAIT_S) for future, _ in chains] == [value for _, value in chains]
+
+
+def test_a_coroutine_that_exits_fails_alone(mesh, tmp_path):
+    go = tmp_path / "go"
+    other = mesh.submit(waiting.runs, str(tmp_path / "other"), str(go))
+    wait_until(lambda: waiting.begun(tmp_path / "other"), WAIT_S)
+
+    with pytest.raises(TaskError, match="SystemExit"):
+        mesh.submit(waiting.exits).result(WAIT_S)
+    assert mesh.submit(waiting.doubled, 3).result(WAIT_S) == 6
+    go.touch()
+    assert other.result(WAIT_S) == 1
 
 
 # --- limits -----------------------------------------------------------------------------------------------

@@ -135,6 +135,12 @@ async def keeps_the_loop(until: str) -> None:
 
 
 @task
+async def exits() -> None:
+    """End as a program does."""
+    raise SystemExit(3)
+
+
+@task
 async def asks(count: int) -> list[int]:
     """Submit tasks of its own, and wait for them."""
     return list(await asyncio.gather(*[doubled.submit(number) for number in range(count)]))

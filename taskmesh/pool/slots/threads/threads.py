@@ -161,7 +161,8 @@ class SlotThreads:
             elif kind == messages.STACK:
                 runner = self._runners.get(_DECODE(body))
                 if runner is not None:
-                    os.pwrite(runner.stacks, runner.stack().encode()[:STACK_BYTES], OUTBOX_SIZE)
+                    with contextlib.suppress(OSError):  # the slot has just ended
+                        os.pwrite(runner.stacks, runner.stack().encode()[:STACK_BYTES], OUTBOX_SIZE)
 
     def _look(self, now: float) -> None:
         self._look_at = math.inf  # before the slots are looked at: they may set it meanwhile
@@ -197,7 +198,7 @@ class SlotThreads:
         elif now - self._asked_at >= BLOCKED_S:
             self._asked_at = math.inf  # once
             task = import_module("asyncio").current_task(self._loop)
-            found = [runner for runner in self._runners.values() if runner.coroutine is task]
+            found = [runner for runner in list(self._runners.values()) if runner.coroutine is task]
             frames, frame = [], sys._current_frames().get(self._main)
             while frame is not None:
                 frames.append(frame)
@@ -253,7 +254,8 @@ def run_threads(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Seq
         threads.add(bootstrap.slot, (bootstrap.sock, bootstrap.tickets, bootstrap.outbox))
         threading.Thread(target=_unbroken, args=(threads.watch,), name="taskmesh-watch", daemon=True).start()
         while not threads.has_ended:
-            loop.run_forever()
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # a coroutine's, which ends with it
+                loop.run_forever()
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here
         traceback.print_exc()
         os._exit(_BROKEN)  # noqa: TID251  its slots have nobody to watch them
