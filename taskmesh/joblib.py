@@ -17,9 +17,14 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
-from joblib import cpu_count, parallel_config, register_parallel_backend
-from joblib.parallel import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
-from threadpoolctl import ThreadpoolController
+from taskmesh.errors import NoMesh, missing_extra
+
+try:
+    from joblib import cpu_count, parallel_config, register_parallel_backend
+    from joblib.parallel import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
+    from threadpoolctl import ThreadpoolController
+except ImportError as missing:
+    raise ImportError(missing_extra("taskmesh.joblib", str(missing.name), "joblib")) from missing
 
 from taskmesh.client.client import Client
 from taskmesh.client.current_mesh import current_mesh, is_usable, open_meshes
@@ -27,7 +32,6 @@ from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.nested_client import client_here, nested_submitter
 from taskmesh.client.promises import kept_value
 from taskmesh.client.submitter import Submitter, client_of
-from taskmesh.errors import NoMesh
 from taskmesh.executor import MeshExecutor
 from taskmesh.pool.slots.nested import in_slot, nested_context
 

@@ -285,14 +285,16 @@ class Mesh(Submitter):
         """Put a value into the mesh, for many tasks to use: pass the future that this returns to them.
 
         The value travels once to the hub, once from there to each pool that needs it, and is mapped by the
-        pool's slots, where arrays in it are read-only. It is dropped when the future is.
+        pool's slots, which do not copy it: what a task changes in it is its own. It is dropped when the
+        future is.
 
         Args:
             value: the value.
 
         Raises:
             SerializationError: it cannot be pickled.
-            TooLarge: it is above `max_payload`, where hub and pools are other processes.
+            TooLarge: it is above `max_payload`, where hub and pools are other processes, or above
+                `client.max_bytes` with the other values that are kept.
         """
         return kept_value(self._client, value)
 

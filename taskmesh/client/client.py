@@ -117,6 +117,7 @@ class Client:
         max_payload: bytes of one payload at most, 0 for any number.
         result_codec: PICKLE or SAFE, the encoding of results.
         closed: nothing can be submitted any more.
+        kept: bytes of the values of `put`, by the numbers of their futures.
         maps: maps that have not submitted all of their items; a clean close waits for them.
         waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
             to a hub elsewhere, or cancels those of an embedded one.
@@ -144,6 +145,7 @@ class Client:
         self.codec = FunctionCodec()
         self.closed = False
         self.maps: set[OpenMap] = set()
+        self.kept: dict[int, int] = {}
         self.waits_at_exit = False
         self._is_open_to_others = bool(config.mesh.address or config.mesh.bind)
         self.wired = self._is_open_to_others or config.mesh.hub == "process"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from taskmesh.client.functions import spec_of
 from taskmesh.client.futures.future import OpenRun, TaskFuture
 from taskmesh.client.options import TaskOptions, is_name
 from taskmesh.core.specs import spec_number
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, TooLarge
 from taskmesh.messages import mesh_messages as m
 from taskmesh.messages.runs import LONGEST_NAME, PROMISE, PROMISE_NAME, SAFE, Failed
 from taskmesh.serialize.exceptions import dumps_exception
@@ -73,12 +74,23 @@ def kept_value(client: Client, value: object) -> TaskFuture[Any]:
 
     Raises:
         SerializationError: it cannot be pickled.
-        TooLarge: it is above `max_payload`.
+        TooLarge: it is above `max_payload`, or with the others that are kept above `client.max_bytes`.
     """
     what = "the value for put()"
     payload = dumps(value, what=what, memfd=client.table.memfd)
+    size, most, kept = len(payload), client.config.client.max_bytes, client.kept
     check_size(payload, client.max_payload, what)
-    return client.table.keep(OpenRun(client.table, spec_number(KEPT_VALUE), KEPT_VALUE), payload)
+    if (
+        whole := size + sum(list(kept.values()))
+    ) > most:  # the hub would take no task of this client any more
+        raise TooLarge(
+            f"{what} would make {whole:,} bytes of values that this mesh keeps, and it may keep {most:,} "
+            "(client.max_bytes). Drop the futures of values that no task needs any more, or raise the limit"
+        )
+    future = client.table.keep(OpenRun(client.table, spec_number(KEPT_VALUE), KEPT_VALUE), payload)
+    kept[future._seq] = size
+    weakref.finalize(future, kept.pop, future._seq, None).atexit = False
+    return future
 
 
 def _checked(key: object) -> str:

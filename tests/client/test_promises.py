@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from taskmesh import Mesh, TaskState, task
-from taskmesh.errors import ConfigError, DependencyError, SerializationError, TaskExpired
+from taskmesh.errors import ConfigError, DependencyError, SerializationError, TaskExpired, TooLarge
 from tests.harness.waiting import wait_until
 
 END_S = 30
@@ -205,3 +205,22 @@ class TestBatches:
 
         assert batch.done.result(END_S) is None
         assert batch.counts() == {TaskState.SUCCEEDED: 1}
+
+
+def test_put_beyond_what_the_mesh_may_keep_is_refused_and_tasks_go_on():
+    """The hub takes no task of a client whose values have no room: they would wait for ever."""
+    with Mesh.inline(client__max_bytes=3_000_000) as mesh:
+        first, second = mesh.put(b"x" * 1_400_000), mesh.put(b"y" * 1_400_000)
+        with pytest.raises(TooLarge, match=r"4,2.*client\.max_bytes"):
+            mesh.put(b"z" * 1_400_000)
+        assert [mesh.submit(len, each).result(END_S) for each in (first, second)] == [1_400_000] * 2
+        del first
+        third = wait_until(lambda: _kept(mesh), END_S)
+        assert [mesh.submit(len, third).result(END_S), mesh.submit(len, second).result(END_S)]
+
+
+def _kept(mesh: Mesh) -> object:
+    try:
+        return mesh.put(b"z" * 1_400_000)
+    except TooLarge:
+        return None
