@@ -48,7 +48,10 @@ class Permits:
     def calms(self) -> bool:
         """Look at all slots; return True if they are `calm` now."""
         self.calm = not self._changed and all(
-            slot.state is SlotState.UP and slot.kill_at is None and slot.spare_since is None and not slot.due
+            slot.state is SlotState.UP
+            and slot.kill_at in {None, math.inf}
+            and slot.spare_since is None
+            and not slot.due
             for slot in self._slots.values()
         )
         return self.calm

@@ -276,7 +276,8 @@ class Scheduler:
     def _hand(self, slot: Slot, pieces: list[Piece], now: float, limit: float) -> HandOver:
         prints = False
         if limit > 0:
-            self._disturb()
+            if limit < math.inf:
+                self._disturb()
             prints = not self._threads and self.specs[pieces[0].run.spec].spec.stream_logs
         first = slot.hand(pieces, now, limit)
         if slot.state is not UP:
