@@ -15,7 +15,9 @@ from taskmesh.pool.machine.settings import PoolSettings
 from taskmesh.pool.machine.slots import Slot, SlotCause, SlotState
 
 MOST_ALONE: Final = 8
-"""Suspects that run at a time: each has a process."""
+"""Suspects that are on trial at a time: each has a process."""
+TRIAL_S: Final = 10.0
+"""Seconds after which a suspect that goes on makes room for another: a long task must not keep all others."""
 REPLACED: Final = "replaced"
 """The reason for which a slot ends with its process, if nothing is wrong with its own task."""
 
@@ -34,6 +36,8 @@ class SharedProcesses:
         self._scheduler = scheduler
         self._config = config
         self._worn: dict[int | None, float] = {}  # by process: when it is killed at the latest
+        self._alone: dict[int, Slot] = {}  # the slots of suspects
+        self._trial_ends = math.inf  # when the next of them makes room for another
 
     def shares(self, slot: Slot) -> bool:
         """Return True if a slot's process may have others."""
@@ -46,18 +50,13 @@ class SharedProcesses:
     @property
     def is_busy(self) -> bool:
         """True if there is something to settle."""
-        return bool(self._worn or self._scheduler.suspects or self._alone())
+        return bool(self._worn or self._scheduler.suspects or self._alone)
 
     @property
     def deadline(self) -> float:
         """Time when `settle` has something to do at the latest."""
-        return min(self._worn.values(), default=math.inf)
-
-    def _alone(self) -> list[Slot]:
-        """Return the slots of suspects."""
-        if not self._config.shared:
-            return []
-        return [self._slots[number] for number in range(-MOST_ALONE, 0) if number in self._slots]
+        first = min(self._worn.values(), default=math.inf)
+        return min(first, self._trial_ends) if self._scheduler.suspects else first
 
     def _mates(self, process: int | None) -> list[Slot]:
         return [slot for slot in self._slots.values() if self._config.process_of(slot.number) == process]
@@ -113,9 +112,9 @@ class SharedProcesses:
 
     def _settle_suspects(self, actions: list[PoolAction], now: float, *, starts: bool) -> None:
         suspects = self._scheduler.suspects
-        for slot in self._alone():
+        for slot in list(self._alone.values()):
             if slot.state is SlotState.DOWN and not (suspects and starts):
-                del self._slots[slot.number]
+                del self._slots[slot.number], self._alone[slot.number]
             elif slot.state is SlotState.UP and not slot.count and not slot.reason:
                 order = self._scheduler.dispatch_suspect(slot, now) if starts else None
                 if order is None:
@@ -123,6 +122,10 @@ class SharedProcesses:
                     actions.append(StopSlot(slot.number))
                 else:
                     actions.append(order)
-        waiting = len(suspects) if starts else 0
-        for number in range(-1, -1 - min(waiting, MOST_ALONE), -1):
-            self._slots.setdefault(number, Slot(number))
+        on_trial = [slot for slot in self._alone.values() if not slot.count or now - slot.heard < TRIAL_S]
+        self._trial_ends = min([slot.heard + TRIAL_S for slot in on_trial if slot.count], default=math.inf)
+        for _ in range(min(len(suspects), MOST_ALONE - len(on_trial)) if starts else 0):
+            number = next(
+                number for number in range(-1, -2 - len(self._alone), -1) if number not in self._alone
+            )
+            self._slots[number] = self._alone[number] = Slot(number)
