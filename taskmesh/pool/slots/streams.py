@@ -8,7 +8,7 @@ import fcntl
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
@@ -66,7 +66,7 @@ class Streams:
         sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
 
 
-class SharedStream(io.TextIOBase):
+class SharedStream:
     """stdout or stderr where tasks share a process: a task's prints go into its log, if that is asked for.
 
     Args:
@@ -90,12 +90,10 @@ class SharedStream(io.TextIOBase):
         take(self._number, text)
         return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        """Return the stream's descriptor."""
-        return int(self._stream.fileno())
+    def writelines(self, lines: Iterable[str], /) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import msgspec
 
@@ -243,8 +243,8 @@ def run_threads(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Seq
     loop: asyncio.AbstractEventLoop = import_module("asyncio").new_event_loop()
     threads = SlotThreads(out_of_reach(bootstrap.control), streams, loop)
     install(here.get)
-    sys.stdout = SharedStream(sys.stdout, 0, _prints_of_task)
-    sys.stderr = SharedStream(sys.stderr, 1, _prints_of_task)
+    sys.stdout = cast(TextIO, SharedStream(sys.stdout, 0, _prints_of_task))
+    sys.stderr = cast(TextIO, SharedStream(sys.stderr, 1, _prints_of_task))
     coroutines.run_by(threads.wait_for)
     os.register_at_fork(after_in_child=threads.close_after_fork)
     signal.signal(signal.SIGINT, lambda *_: None)
