@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import importlib
 import multiprocessing
 import sys
 import threading
@@ -251,3 +252,11 @@ def test_a_newcomer_s_program_opens_a_mesh_that_ends_with_it(tmp_path: Path) -> 
     ended = outcome_of([sys.executable, "-W", "error", str(program)])
 
     assert (ended.stdout, ended.stderr, ended.returncode) == ("[1, 2, 3]\n", "", 0)
+
+
+def test_without_joblib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "joblib", None)
+    monkeypatch.delitem(sys.modules, "taskmesh.joblib")
+
+    with pytest.raises(ImportError, match=r"needs joblib: `pip install '\.\[joblib\]'`"):
+        importlib.import_module("taskmesh.joblib")
