@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from time import time
 from typing import Annotated, Any
@@ -29,18 +30,25 @@ def status(reach: Reach, out: Output) -> None:
     out.value(reach.query("status"), summary)
 
 
+class ListedState(enum.StrEnum):
+    """The states by which tasks are listed; of those that have ended, the latest."""
+
+    queued = "queued"
+    running = "running"
+    succeeded = "succeeded"
+    failed = "failed"
+    cancelled = "cancelled"
+
+
 @hub_command
 def tasks(
     reach: Reach,
     out: Output,
     *,
     state: Annotated[
-        str,
-        typer.Option(
-            metavar="STATE",
-            help="Only those in this state: queued, running; or the latest succeeded, failed, cancelled.",
-        ),
-    ] = "",
+        ListedState | None,
+        typer.Option(help="Only those in this state; of those that have ended, the latest."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
     """List tasks that have not ended, or the latest that have.
@@ -50,7 +58,7 @@ def tasks(
     """
     from taskmesh.hub.machine.views.views import MOST_ROWS
 
-    rows = reach.query("tasks", state, limit + 1)
+    rows = reach.query("tasks", state.value if state else "", limit + 1)
     out.rows(rows[:limit], COLUMNS, f"no task is {state or 'on its way'}")
     if len(rows) > limit and not out.as_json:
         out.text(
