@@ -32,6 +32,7 @@ from taskmesh.pool.slots.runner import SlotEnds, TaskRunner, install
 from taskmesh.pool.slots.soft_timeout import SoftTimeout
 from taskmesh.pool.slots.streams import Streams
 from taskmesh.pool.slots.tickets import TicketPipe
+from taskmesh.serialize import namespaces
 
 KILLED: Final = -9
 BEFORE: Final = "its slot was killed before it began"
@@ -44,6 +45,7 @@ _LISTS: Final[tuple[list[Any], ...]] = (
     current_mesh._everywhere,
     middleware._installed,
     coroutines._loops,
+    namespaces._running,
     _ROOT.handlers,
 )
 """Things of which a process has one."""
@@ -95,7 +97,7 @@ class InlineSlot:
             self._runner = TaskRunner(self, ends, InlineStreams(), self._limit)
             self._runner.children.place.driver = slots.driver
             install(lambda: self._runner)
-            self._runner.middleware.start(slots.middleware)
+            Context().run(self._runner.middleware.start, slots.middleware)
 
     @contextmanager
     def _as_process(self) -> Iterator[None]:

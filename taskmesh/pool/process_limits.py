@@ -44,6 +44,8 @@ class ProcessLimits:
 
     def ready(self, event: SlotReady) -> None:
         """Look at a slot before it has a task."""
+        if event.pid in self._since:  # others of its process have had tasks
+            return
         most, taken = self._options.max_memory, private_memory(event.pid)
         if most and taken > most and not self._too_large:
             self._too_large = True

@@ -9,6 +9,7 @@ from functools import partial
 from taskmesh.core.events import SlotExited, SlotReady
 from taskmesh.pool.gpus import GpuExits
 from taskmesh.pool.machine.machine import PoolMachine
+from taskmesh.pool.machine.sharing import REPLACED
 from taskmesh.pool.memory_limit import PoolMemoryLimit
 from taskmesh.pool.process_limits import ProcessLimits
 from taskmesh.pool.reload import CodeWatch
@@ -81,5 +82,5 @@ def slots_in(
 
 def running_slots(machine: PoolMachine) -> dict[int, int]:
     """Return the slots that run tasks and are not being killed, by process id."""
-    slots = machine.slots.values()
-    return {slot.pid: slot.number for slot in slots if slot.count and slot.pid and not slot.reason}
+    slots = [slot for slot in machine.slots.values() if slot.count and slot.pid]
+    return {slot.pid: slot.number for slot in slots if slot.reason in {"", REPLACED}}

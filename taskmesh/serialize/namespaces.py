@@ -10,8 +10,9 @@ import functools
 import uuid
 import weakref
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from hashlib import blake2b
-from threading import RLock, get_ident
+from threading import RLock
 from typing import Any, Final, NamedTuple
 
 from taskmesh.serialize.values import CODE, ByValueUnpickler, is_by_value
@@ -140,8 +141,10 @@ _programs: Final[weakref.WeakValueDictionary[str, ProgramModules]] = weakref.Wea
 _origins: Final[weakref.WeakKeyDictionary[Any, Key]] = weakref.WeakKeyDictionary()
 _lock: Final = RLock()
 _changes: Final = [0]
-_running: Final[dict[int, Scope]] = {}
-"""Of the functions that run, by thread."""
+_running: Final[list[Scope]] = []
+"""Of the function that runs, or the latest one where several do."""
+_entered: Final[ContextVar[Scope | None]] = ContextVar("_entered", default=None)
+"""Of the function that runs in this context."""
 
 
 @functools.cache
@@ -152,14 +155,15 @@ def this_program() -> str:
 
 def enter(scope: Scope) -> None:
     """A task of a function begins: names stand for what is in `scope`, whatever its arguments bring along."""
-    _running[get_ident()] = scope
+    _running[:] = (scope,)
+    _entered.set(scope)
     scope.enter()
 
 
 def resume(scope: Scope | None) -> None:
     """Let names stand for what they do for the running function, for which `scope` holds from now on."""
-    mine = _running.get(get_ident())
-    for running in [mine] if mine is not None else list(_running.values()):
+    mine = _entered.get()
+    for running in _running if mine is None else (mine,):
         if scope is not None:
             running.add(scope.bounds)
         running.enter()

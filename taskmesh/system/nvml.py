@@ -63,6 +63,9 @@ class Nvml:
         return {each.pid for each in found[: count.value]}
 
     def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
+        try:
+            status = getattr(self._library, name)(*arguments)
+        except AttributeError:
+            raise NoGpus(f"NVIDIA's driver is too old: it has no {name}") from None
         if status:
             raise NoGpus(f"{name} of NVIDIA's driver has failed with {status}")

@@ -177,6 +177,31 @@ def test_items_beyond_their_timeout_fail_alone(tmp_path):
     assert [type(one) for one in found] == [str, TaskTimeout, str]
 
 
+def test_late_coroutines_of_a_map_are_cancelled_each_by_itself(mesh, tmp_path):
+    late = waiting.waits.with_options(timeout=0.3)
+    items = [(str(tmp_path / "0"),), (str(tmp_path / "1"), 0.0), (str(tmp_path / "2"),)]
+    found = list(mesh.starmap(late, items, chunksize=3, return_exceptions=True))
+
+    assert [type(one) for one in found] == [TaskTimeout, str, TaskTimeout]
+    assert [(tmp_path / name).read_text() for name in "02"] == ["begun\ncancelled\n"] * 2
+
+
+def test_a_map_that_is_given_up_begins_no_further_item(mesh, tmp_path):
+    items = [(str(tmp_path / f"{number}"), 5.0) for number in range(4)]
+    results = mesh.starmap(waiting.waits.with_options(timeout=20), items, chunksize=4)
+    wait_until(lambda: waiting.begun(tmp_path / "0"), WAIT_S)
+    results.close()
+
+    wait_until(lambda: (tmp_path / "0").read_text() == "begun\ncancelled\n", WAIT_S)
+    met = [mesh.submit(waiting.meet, "all", MANY) for _ in range(MANY)]
+    assert len({one.result(WAIT_S) for one in met}) == 1
+    assert not (tmp_path / "1").exists()
+
+
+def test_a_limit_of_months_is_as_good_as_any(mesh):
+    assert mesh.submit(waiting.doubled.with_options(timeout=1e7), 4).result(WAIT_S) == 8
+
+
 def test_a_process_with_many_lost_threads_is_replaced(programs: Programs, tmp_path):
     go = tmp_path / "go"
     address = programs.hub()[1]

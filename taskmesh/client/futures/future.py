@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from functools import partial
 from threading import get_ident
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
@@ -216,7 +217,8 @@ class TaskFuture(Future[T]):
                 else:
                     waiter.set_result(None)
             if self._run.table.waiter_pool.driver is not None:
-                _ = loop.run_in_executor(None, self._wait_done, None)  # who waits does the work
+                driving = loop.run_in_executor(None, self._wait_done, None)  # who waits does the work
+                driving.add_done_callback(partial(_pass_error, waiter))
             try:
                 yield from waiter
             except BaseException:  # asyncio's CancelledError
@@ -525,3 +527,10 @@ class TaskFuture(Future[T]):
 def lazy(future: TaskFuture[T]) -> T:
     """Return the future itself: for a type checker it is the value that the task gets in its place."""
     return cast(T, future)
+
+
+def _pass_error(waiter: Any, driving: Any) -> None:
+    """Have who awaits a future of an inline mesh hear why it cannot end."""
+    error = None if driving.cancelled() else driving.exception()
+    if error is not None and not waiter.done():
+        waiter.set_exception(error)

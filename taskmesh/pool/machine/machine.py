@@ -63,7 +63,7 @@ class PoolMachine:
         self.permits = Permits(self.slots, config.slots, most, stop_first=config.stop_first)
         self.scheduler = Scheduler(self.slots, self.permits.disturb, threads=config.shared > 0)
         self.recycling = Recycling(config, self.slots, self.permits, self.scheduler)
-        self._processes = SharedProcesses(self.slots, self.scheduler, config)
+        self._processes = SharedProcesses(self.slots, self.scheduler, config, self.permits.disturb)
         self._out: list[PoolAction] = []
         self.member = Membership(config, now, self._out)
         self.state = "ready"
@@ -148,7 +148,6 @@ class PoolMachine:
         out, member = self._out, self.member
         if self.config.shared and self._processes.is_busy:
             out += self._processes.settle(now, starts=self.state == "ready" and self._may_dispatch())
-            self.permits.disturb()
         if not (self.permits.calm or self.permits.calms()):
             out += self.permits.settle(now)
             if self._drain_until is None:
@@ -253,7 +252,7 @@ class PoolMachine:
                 run, seq = current
                 elapsed = max(0.0, now - slot.heard)
                 running.append(self._progress(slot, run, seq, elapsed))
-        self.scheduler.evict()
+        self.scheduler.evict(now)
         self.member.beat(running, self.state, self._working, now)
 
     def _progress(self, slot: Slot, run: LaneRun, seq: int, elapsed: float) -> Progress:
@@ -410,7 +409,11 @@ class PoolMachine:
             self._end_cancelled(slot, now)
 
     def _on_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
-        self.scheduler.put_back(slot.take_back(min(exited.unstarted, slot.count)))
+        unstarted = slot.take_back(min(exited.unstarted, slot.count))
+        if slot.number < 0:
+            self.scheduler.suspects.extendleft(unstarted)
+        else:
+            self.scheduler.put_back(unstarted)
         started = slot.take_back(slot.count)
         for index, piece in enumerate(started):
             while len(piece):
@@ -435,7 +438,7 @@ class PoolMachine:
                 return  # a next hub may not know that it was cancelled
         kind = "lost"
         if running and exited.suspects > 1 and not slot.reason:
-            self.scheduler.suspect(run.client, seq)
+            self.scheduler.suspect(run.client, seq, self._now)
         elif running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
         text = exit_text(exited, kind, self.scheduler.specs[run.spec].spec)
@@ -454,7 +457,7 @@ class PoolMachine:
 
     def _kill(self, slot: Slot, reason: str, now: float) -> None:
         slot.kill(reason)
-        if self._processes.shares(slot) and self._drain_until is None:
+        if self._processes.shares(slot):
             self._out += self._processes.replace(slot, now)
         else:
             self._out.append(KillSlot(slot.number))
@@ -499,6 +502,7 @@ class PoolMachine:
         """
         member = self.member
         if self.state != "ready":
+            self.scheduler.release_suspects()
             member.return_wanted = ALL if self._may_return() else 0
         if not member.return_wanted or not member.session:
             return False
@@ -531,8 +535,6 @@ class PoolMachine:
         if self._drain_until is None:
             self.state = "draining"
             self._drain_until = now + grace
-            self.scheduler.put_back(list(self.scheduler.suspects))
-            self.scheduler.suspects.clear()
             self.member.hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
@@ -543,7 +545,8 @@ class PoolMachine:
             for slot in self.slots.values():
                 may_be_killed = slot.may_be_killed or self._processes.shares(slot)
                 if slot.count and may_be_killed and slot.is_up:
-                    self._kill(slot, slot.reason or "drained", now)
+                    slot.kill(slot.reason or "drained")
+                    self._out.append(KillSlot(slot.number))
             self._drain_until = now + 1.0
             return
         owes_nothing = self.reported and not self.scheduler.backlog

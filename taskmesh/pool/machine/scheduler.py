@@ -24,6 +24,8 @@ SPEC_BYTES = 256 << 20
 """The same in bytes of functions that travel by value; a hub keeps no more."""
 MOST_SUSPECTED = 10_000
 """Tasks that are remembered as suspects of a crash."""
+SUSPECTED_S = 600.0
+"""Seconds for which they are: another pool may have run them."""
 STEAL_AFTER = 0.003
 """Seconds of silence of a slot with tasks queued after which they are taken back, when another is idle."""
 STEAL_WORTH = 0.002
@@ -68,7 +70,7 @@ class Scheduler:
 
     Attributes:
         backlog: Tasks that no slot has, first the one that goes next.
-        suspected: Tasks that may have killed a process that they shared, by client and counter.
+        suspected: Tasks that may have killed a process that they shared, by client and counter: since when.
         suspects: Those of them that wait: they run in processes of their own.
         specs: Specs of tasks, by number, oldest first.
         cancelled: Attempts here that are not to be run.
@@ -78,7 +80,7 @@ class Scheduler:
 
     def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None], *, threads: bool = False) -> None:
         self.backlog: deque[Piece] = deque()
-        self.suspected: dict[tuple[int, int], None] = {}
+        self.suspected: dict[tuple[int, int], float] = {}
         self.suspects: deque[Piece] = deque()
         self._threads = threads
         self.specs: dict[int, KnownSpec] = {}
@@ -105,11 +107,17 @@ class Scheduler:
             else:
                 self.suspects.append(piece.split(1))
 
-    def suspect(self, client: int, seq: int) -> None:
+    def suspect(self, client: int, seq: int, now: float) -> None:
         """Have a task run in a process of its own when it comes again."""
+        self.suspected.pop((client, seq), None)
         if len(self.suspected) >= MOST_SUSPECTED:
-            self.suspected.pop(next(iter(self.suspected)))
-        self.suspected[client, seq] = None
+            del self.suspected[next(iter(self.suspected))]
+        self.suspected[client, seq] = now
+
+    def release_suspects(self) -> None:
+        """Have suspects that wait be handed back, as other tasks: no slot is started for them."""
+        self.put_back(list(self.suspects))
+        self.suspects.clear()
 
     def put_back(self, pieces: list[Piece]) -> None:
         """Take in tasks that a slot did not start; they come before all others."""
@@ -145,12 +153,14 @@ class Scheduler:
             if number not in self.specs:
                 self.specs[number] = KnownSpec(spec, threads=self._threads)
 
-    def evict(self) -> None:
-        """Drop the oldest specs that none of the tasks here needs, if there are too many.
+    def evict(self, now: float) -> None:
+        """Drop suspects that have not come again, and, if there are too many, specs that no task here needs.
 
         A spec that the hub takes for known and that is gone is asked for, which costs its tasks a way back
         and forth. The hub keeps fewer, so that most are evicted there first, and come again by themselves.
         """
+        while self.suspected and now - (first := next(iter(self.suspected.items())))[1] > SUSPECTED_S:
+            del self.suspected[first[0]]
         sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
         if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
             used = {piece.run.spec for piece in (*self.backlog, *self.suspects)}
@@ -334,8 +344,11 @@ class Scheduler:
 
     def ended(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """Cancelled tasks that were quicker need not be dropped any more; suspects that lived are none."""
-        self.cancelled.difference_update((run.client, seq, run.attempt) for run in done for seq in run.seqs)
-        self.cancelled.difference_update((failure.client, failure.seq, failure.attempt) for failure in failed)
+        if self.cancelled:
+            self.cancelled.difference_update(
+                (run.client, seq, run.attempt) for run in done for seq in run.seqs
+            )
+            self.cancelled.difference_update((one.client, one.seq, one.attempt) for one in failed)
         if self.suspected:
             for client, seq in [(run.client, seq) for run in done for seq in run.seqs]:
                 self.suspected.pop((client, seq), None)

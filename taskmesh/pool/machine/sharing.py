@@ -7,6 +7,7 @@ runs alone in a process of its own when it comes again: one that dies there is c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 from taskmesh.core.actions import KillSlot, PoolAction, StopSlot
@@ -29,12 +30,20 @@ class SharedProcesses:
         slots: All slots of the pool. Those of suspects, below 0, are added and taken out here.
         scheduler: The pool's.
         config: The settings.
+        disturb: Called when a slot of suspects is to be started or stops.
     """
 
-    def __init__(self, slots: dict[int, Slot], scheduler: Scheduler, config: PoolSettings) -> None:
+    def __init__(
+        self,
+        slots: dict[int, Slot],
+        scheduler: Scheduler,
+        config: PoolSettings,
+        disturb: Callable[[], None],
+    ) -> None:
         self._slots = slots
         self._scheduler = scheduler
         self._config = config
+        self._disturb = disturb
         self._worn: dict[int | None, float] = {}  # by process: when it is killed at the latest
         self._alone: dict[int, Slot] = {}  # the slots of suspects
         self._trial_ends = math.inf  # when the next of them makes room for another
@@ -119,6 +128,7 @@ class SharedProcesses:
                 order = self._scheduler.dispatch_suspect(slot, now) if starts else None
                 if order is None:
                     slot.move(SlotCause.STOP)
+                    self._disturb()
                     actions.append(StopSlot(slot.number))
                 else:
                     actions.append(order)
@@ -129,3 +139,4 @@ class SharedProcesses:
                 number for number in range(-1, -2 - len(self._alone), -1) if number not in self._alone
             )
             self._slots[number] = self._alone[number] = Slot(number)
+            self._disturb()

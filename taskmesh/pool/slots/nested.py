@@ -40,8 +40,9 @@ class ClientPlace:
 
     def close(self) -> None:
         """Close the client, if there is one."""
-        if self.client is not None:
-            self.client.close()
+        client, self.client = self.client, None
+        if client is not None:
+            client.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -404,14 +404,19 @@ class TaskRunner:
                 i, now = len(values), time.monotonic()
                 failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
                 self._limit.fired = False
-            if self.is_forked_child:
-                raise LocalProtocolError("a child that a task has forked is no slot")
+            if self.is_forked_child or self.is_thread:
+                self._check_goes_on()
             if spec.ignore_result:
                 value = None
             elif type(value) not in FLAT and len(items) > 1:  # the next call may change what it has returned
                 value = snapshot(value, what)
             values.append(value)
         return values, failures
+
+    def _check_goes_on(self) -> None:
+        """Raise an error if a chunk is not to go on with its next item."""
+        if self.is_forked_child:
+            raise LocalProtocolError("a child that a task has forked is no slot")
 
     def _called(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Call the task's function, and wait for the task's children; the hooks stand around both."""

@@ -13,6 +13,8 @@ from functools import cache
 from typing import Any, Final
 
 _HIGH_FD: Final = 1024
+Find = Callable[[], Callable[[int, str], None] | None]
+"""Returns what takes the prints of the code that calls it; None for the stream."""
 
 
 class Streams:
@@ -30,6 +32,7 @@ class Streams:
             os.close(fd)
         self._spares = (out_of_reach(os.dup(1)), out_of_reach(os.dup(2)))
         self._pipes = (os.fstat(1).st_ino, os.fstat(2).st_ino)
+        self._find: Find | None = None
         sys.stdin = io.TextIOWrapper(open(os.devnull, "rb"), encoding="utf-8")  # noqa: SIM115
         self._open_stdout()
         self._open_stderr()
@@ -59,11 +62,20 @@ class Streams:
                     stream.flush()
             _c_library().fflush(None)
 
+    def share(self, find: Find) -> None:
+        """Have tasks share the process: what one prints is its log, if `find` returns what takes it."""
+        self._find = find
+        self._open_stdout()
+        self._open_stderr()
+
     def _open_stdout(self) -> None:
-        sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]
+        sys.stdout = sys.__stdout__ = self._opened(1)  # type: ignore[misc]
 
     def _open_stderr(self) -> None:
-        sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self._opened(2)  # type: ignore[misc]
+
+    def _opened(self, fd: int) -> Any:
+        return _text(fd) if self._find is None else SharedStream(_text(fd), fd - 1, self._find)
 
 
 class SharedStream:
@@ -72,12 +84,10 @@ class SharedStream:
     Args:
         stream: takes all the rest.
         number: 0 for stdout, 1 for stderr.
-        find: returns what takes the prints of the code that calls it; None for the stream.
+        find: see `Find`.
     """
 
-    def __init__(
-        self, stream: Any, number: int, find: Callable[[], Callable[[int, str], None] | None]
-    ) -> None:
+    def __init__(self, stream: Any, number: int, find: Find) -> None:
         self._stream = stream
         self._number = number
         self._find = find

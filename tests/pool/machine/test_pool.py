@@ -92,13 +92,13 @@ class TestWork:
     def test_a_spec_in_use_is_not_forgotten(self, rig, monkeypatch):
         monkeypatch.setattr(scheduler, "MOST_SPECS", 0)
         rig.push(1, 2, 3)
-        rig.pool.scheduler.evict()
+        rig.pool.scheduler.evict(rig.now)
         rig.finish(0)
         rig.finish(1)
         rig.finish(0)
         assert sorted(rig.done()) == [1, 2, 3]
 
-        rig.pool.scheduler.evict()
+        rig.pool.scheduler.evict(rig.now)
         rig.push(4, known=False)
         assert rig.of(m.PoolNeedSpec)
 

@@ -110,7 +110,8 @@ class ThreadRunner(TaskRunner):
         ends: as given.
         stacks: as given.
         until: the time at which the running task is to be ended.
-        coroutine: the asyncio task that runs for it.
+        waits: a coroutine is in the loop for it, or about to begin there.
+        coroutine: its asyncio task, once it has begun.
         is_lost: its thread was left to a task; another runner has the slot.
     """
 
@@ -124,6 +125,7 @@ class ThreadRunner(TaskRunner):
         self.ends = ends
         self.stacks = stacks
         self.until = math.inf
+        self.waits = False
         self.coroutine: asyncio.Task[Any] | None = None
         self.is_lost = False
         self._threads = threads
@@ -131,7 +133,8 @@ class ThreadRunner(TaskRunner):
         self._lock = threading.Lock()
         self._prints: TaskPrints | None = None
         self._calls = False  # the task's function has been called and has not returned
-        self._is_struck = False  # its coroutine has been cancelled
+        self._is_cancelled_now = False  # the task has been cancelled
+        self._is_struck = False  # its coroutine has been cancelled, or is not to begin
         self._seconds = 0.0  # the running task's limit; 0 without one
         self._left: float | None = None  # the limit of a task that the thread before was left to
 
@@ -153,7 +156,7 @@ class ThreadRunner(TaskRunner):
 
     def _result(self, spec: Spec, function: Callable[..., Any], run: LaneRun) -> payload.Payload:
         with self._lock:
-            self._calls, self._is_struck = True, False
+            self._calls, self._is_cancelled_now = True, False
         try:
             serial = self._first + self._index
             if self._batcher.outbox.was_cancelled(serial):
@@ -167,9 +170,17 @@ class ThreadRunner(TaskRunner):
                 self._send_prints(prints)
             with self._lock:
                 self._calls = False
-            self.until = math.inf
+                self.until = math.inf
             if self.is_lost:
                 raise GivenUp
+
+    def _check_goes_on(self) -> None:
+        """Raise an error if a chunk is not to go on with its next item."""
+        super()._check_goes_on()
+        if self.is_lost:
+            raise GivenUp
+        if self._is_cancelled_now:
+            raise TaskMeshError("the task was cancelled")
 
     def printed(self, stream: int, text: str) -> None:
         """Take what the running task has printed to stdout (0) or stderr (1)."""
@@ -186,7 +197,7 @@ class ThreadRunner(TaskRunner):
     @property
     def takes_prints(self) -> bool:
         """True if what the running task prints goes into its log."""
-        return self._prints is not None
+        return self._prints is not None and not self.is_forked_child
 
     def _complete(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the task's function, in a context of its own."""
@@ -203,9 +214,8 @@ class ThreadRunner(TaskRunner):
     def _is_cancelled(self, serial: int) -> bool:
         return self.is_lost or super()._is_cancelled(serial)
 
-    def nested_context(self, *, lends: bool) -> nested.NestedContext | None:
-        """Return the context for `f.submit()` inside the running task; None once it was given up."""
-        return None if self.is_lost else super().nested_context(lends=lends)
+    def _running(self) -> nested.RunningTask | None:
+        return None if self.is_lost else super()._running()
 
     def is_here(self) -> bool:
         """Return True in the slot's own thread."""
@@ -217,56 +227,72 @@ class ThreadRunner(TaskRunner):
         has_ended.acquire()
 
         def start() -> None:
-            self.coroutine = loop.create_task(coroutine)
-            self.coroutine.add_done_callback(lambda _: has_ended.release())
+            task = loop.create_task(coroutine)
+            task.add_done_callback(lambda _: has_ended.release())
+            with self._lock:
+                self.coroutine = task
+                is_late = self._is_struck or self.is_lost
+            if is_late:
+                task.cancel()  # before its first step
 
+        with self._lock:
+            self.waits, self._is_struck = True, False
         loop.call_soon_threadsafe(start)
         self._threads.look_at(time.monotonic() + LOOK_S)
         has_ended.acquire()
-        task, self.coroutine = self.coroutine, None
+        with self._lock:
+            task, self.coroutine, self.waits = self.coroutine, None, False
         return None if task is None else task.result()
 
     def _watch(self, seconds: float) -> None:
-        self._seconds = 0.0 if seconds == math.inf else seconds
-        self.until = time.monotonic() + seconds
+        with self._lock:
+            self._seconds = 0.0 if seconds == math.inf else seconds
+            if self._is_cancelled_now:
+                return  # it is to end, whatever its limit
+            self.until = time.monotonic() + seconds
         self._threads.look_at(self.until)
 
     # --- called by the thread that watches ---
 
     def cancel(self, serial: int) -> None:
         """End the task with this serial, if it runs."""
-        if self._calls and self._serial() == serial:
-            self._seconds, self._limit.fired = 0.0, False
-            looks = self.coroutine is None and self._batcher.outbox.is_watched(serial)
-            self.until = time.monotonic() + (CLEAN_UP_S if looks else 0.0)
+        with self._lock:
+            if self._calls and self._serial() == serial:
+                self._is_cancelled_now, self._limit.fired = True, False
+                looks = not self.waits and self._batcher.outbox.is_watched(serial)
+                self.until = time.monotonic() + (CLEAN_UP_S if looks else 0.0)
 
     def strike(self) -> ThreadRunner | None:
-        """End the running task: its time is over, or it was cancelled.
+        """End the running task if its time is over, or it was cancelled.
 
         Returns:
             The runner of the slot's next thread, if this one is left to the task.
         """
-        task = self.coroutine
-        if task is not None and not self._is_struck:
-            self._limit.fired = self._seconds > 0
-            self._is_struck = True
-            self.until = time.monotonic() + AGAIN_S
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                task.get_loop().call_soon_threadsafe(task.cancel)
-            return None
         reading = self.children.lock
         if not reading.acquire(blocking=False):  # the task reads the slot's socket
             self.until = time.monotonic() + LOOK_S
             return None
         try:
             with self._lock:
-                self.until = math.inf
-                if not self._calls:
+                if not self._calls or time.monotonic() < self.until:
                     return None
+                if self.waits and not self._is_struck:
+                    self._strike_coroutine()
+                    return None
+                self.until = math.inf
                 self.is_lost = True
                 return ThreadRunner(self._threads, self.link, self.ends, self.stacks)._inherit(self)
         finally:
             reading.release()
+
+    def _strike_coroutine(self) -> None:
+        """Cancel the coroutine, or have it not begin."""
+        self._limit.fired = self._seconds > 0 and not self._is_cancelled_now
+        self._is_struck = True
+        self.until = time.monotonic() + AGAIN_S
+        if self.coroutine is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.coroutine.get_loop().call_soon_threadsafe(self.coroutine.cancel)
 
     def _inherit(self, before: ThreadRunner) -> ThreadRunner:
         """Take over the slot, and the task that is to be reported as failed."""
@@ -278,7 +304,7 @@ class ThreadRunner(TaskRunner):
         self.log.is_shared = True
         self._batcher.last_lines = self._last_words
         self.middleware.call = before.middleware.call
-        self._left = before._seconds
+        self._left = 0.0 if before._is_cancelled_now else before._seconds
         before.children = nested.NestedTasks(before.link, before._limit, before.middleware)
         return self
 
@@ -298,15 +324,16 @@ class ThreadRunner(TaskRunner):
             stage = "hard_timeout"  # of a chunk: its items run again, one by one
         self._fail(stage, error)
         self._batcher.flush()
+        self.children.place.close()  # its logs would go the way of the thread before
         self._run, self._left, self.middleware.call = None, None, NO_CALL
 
     def describe(self) -> str:
         """Return the name and the id of the running task."""
-        run = self._run
+        run, index = self._run, self._index
         spec = None if run is None else self._specs.get(run.spec)
-        if run is None or spec is None:
+        if run is None or spec is None or index >= len(run.seqs):  # it has just ended
             return "a task"
-        return f"{spec.name} {text_of(task_id(run.client, run.seqs[self._index]))}"
+        return f"{spec.name} {text_of(task_id(run.client, run.seqs[index]))}"
 
     def stack(self) -> str:
         """Return where the running task is, the latest call first, as faulthandler does."""

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -35,9 +35,10 @@ from taskmesh.pool.slots.slot import (
     prepare_process,
     run_exit_functions,
 )
-from taskmesh.pool.slots.streams import SharedStream, Streams, out_of_reach
+from taskmesh.pool.slots.streams import Streams, out_of_reach
 from taskmesh.pool.slots.threads.runner import LOOK_S, ThreadLimit, ThreadRunner, here, line_of
 from taskmesh.serialize.code import allow_only
+from taskmesh.system.process import raise_file_limit
 from taskmesh.system.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ _LOST_SHARE: Final = 4
 """The process is replaced when one in so many of its slots has left a thread to its task."""
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _DECODE: Final = msgspec.msgpack.Decoder().decode
+LONGEST_WAIT_S: Final = 3600.0
+"""Seconds between two looks at the slots, at most; poll(2) takes no more than 24 days."""
 _BROKEN: Final = 70
 """Exit status of a process that cannot go on."""
 
@@ -90,6 +93,16 @@ class SlotThreads:
         runner = ThreadRunner(self, link, SlotEnds(slot, tickets, OutboxWriter(outbox)), outbox)
         link.send_ready()
         self._begin(runner)
+
+    def _add_or_refuse(self, slot: int, fds: Sequence[int]) -> None:
+        """Begin a slot; where there is no room for another, the others go on."""
+        try:
+            self.add(slot, fds)
+        except (OSError, RuntimeError) as error:  # no descriptor, memory or thread is left
+            self._runners.pop(slot, None)
+            text = f"slot {slot} cannot be started (see `ulimit -n`, `-u` and `-v`, and pids.max): {error}"
+            self._send(messages.ProcessNews(slot, "slot.refused", text))
+            self._send(messages.ProcessNews(slot, "ended"))
 
     def _begin(self, runner: ThreadRunner) -> None:
         self._runners[runner.ends.slot] = runner
@@ -142,7 +155,7 @@ class SlotThreads:
         poll.register(self._wakeup, select.POLLIN)
         while not self.has_ended:
             wait = self._look_at - time.monotonic()
-            ready = poll.poll(None if wait == math.inf else max(0.0, 1000 * wait))
+            ready = poll.poll(1000 * max(0.0, min(wait, LONGEST_WAIT_S)))
             self._wakeup.clear()
             if any(fd == self._sock.fileno() for fd, _ in ready):
                 self._obey()
@@ -153,7 +166,7 @@ class SlotThreads:
         self.has_ended = not self._inbound.receive()
         for kind, body, fds in self._inbound.frames():
             if kind == messages.SLOT:
-                self.add(_DECODE(body), fds)
+                self._add_or_refuse(_DECODE(body), fds)
             elif kind == messages.CANCEL:
                 slot, serial = _DECODE(body)
                 if slot in self._runners:
@@ -168,7 +181,7 @@ class SlotThreads:
         self._look_at = math.inf  # before the slots are looked at: they may set it meanwhile
         waits = False
         for runner in list(self._runners.values()):
-            waits |= runner.coroutine is not None
+            waits |= runner.waits
             if now >= runner.until:
                 heir = runner.strike()
                 if heir is not None:
@@ -182,11 +195,15 @@ class SlotThreads:
         """Leave a thread to its task; have the process replaced when there are many such."""
         self._lost += 1
         text = f"{runner.describe()} goes on in its thread, and its slot in another: it was given up"
-        self._begin(heir)
-        is_worn = not self._is_worn and self._lost * _LOST_SHARE > len(self._runners)
+        stands_still = runner.waits and self._turned != self._asked
+        try:
+            self._begin(heir)
+        except RuntimeError:  # no thread is left
+            stands_still = True
+        is_worn = not self._is_worn and (stands_still or self._lost * _LOST_SHARE > len(self._runners))
         if is_worn:
             self._is_worn = True
-            text += f". {self._lost} threads were left so: the process is replaced"
+            text += f". {self._lost} threads were left so, or the loop stands still: the process is replaced"
         self._send(messages.ProcessNews(runner.ends.slot, "thread.left", text, is_worn))
 
     def _look_at_loop(self, now: float) -> None:
@@ -238,13 +255,13 @@ def run_threads(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Seq
     """Run slots in threads until the supervisor ends the process or is gone; otherwise as `run_slot`."""
     if only:
         allow_only(only)
+    raise_file_limit()
     streams = prepare_process(bootstrap)
     del os.environ["TASKMESH_SLOT"]
     loop: asyncio.AbstractEventLoop = import_module("asyncio").new_event_loop()
     threads = SlotThreads(out_of_reach(bootstrap.control), streams, loop)
     install(here.get)
-    sys.stdout = cast(TextIO, SharedStream(sys.stdout, 0, _prints_of_task))
-    sys.stderr = cast(TextIO, SharedStream(sys.stderr, 1, _prints_of_task))
+    streams.share(_prints_of_task)
     coroutines.run_by(threads.wait_for)
     os.register_at_fork(after_in_child=threads.close_after_fork)
     signal.signal(signal.SIGINT, lambda *_: None)
