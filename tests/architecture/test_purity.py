@@ -49,7 +49,8 @@ SPECIAL_NEEDS = {
     ),  # which Python defers annotations
     "taskmesh/serialize/encoding.py": frozenset({"sys"}),  # the module that a function is of
     "taskmesh/serialize/sources.py": frozenset({"os", "pathlib", "sys"}),  # the files of imported modules
-    "taskmesh/serialize/namespaces.py": frozenset({"threading", "uuid"}),  # a random name; threads unpickle
+    # a random name; threads unpickle, and each runs a function
+    "taskmesh/serialize/namespaces.py": frozenset({"contextvars", "threading", "uuid"}),
     "taskmesh/serialize/dependencies.py": frozenset({"contextvars"}),  # the call that a thread encodes
     "taskmesh/serialize/reducers.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }

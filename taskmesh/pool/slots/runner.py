@@ -486,6 +486,16 @@ class TaskRunner:
         """Return the serial of the task that runs, None between tasks and in a child that one has forked."""
         return None if self._run is None or self.is_forked_child else self._first + self._index
 
+    def _take_over(self, before: TaskRunner) -> None:
+        """Go on in the place of another runner of the slot, with the task that it runs."""
+        self._batcher, self.children = before._batcher, before.children
+        self._specs, self._functions, self._warned = before._specs, before._functions, before._warned
+        self._held, self._mended = before._held, before._mended
+        self._run, self._first, self._index = before._run, before._first, before._index
+        self.log = TaskLog(self._serial, self._batcher.log)
+        self._batcher.last_lines = self._last_words
+        self.middleware.call = before.middleware.call
+
     def _progress(self, done: float, total: float) -> None:
         if (serial := self._serial()) is not None:
             self._batcher.progress(serial, done, total)

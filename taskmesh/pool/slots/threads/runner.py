@@ -26,7 +26,6 @@ from taskmesh.pool.slots.slot import (
 )
 from taskmesh.pool.slots.soft_timeout import timed_out
 from taskmesh.pool.slots.streams import Streams
-from taskmesh.pool.slots.task_log import TaskLog
 from taskmesh.serialize import payload
 
 if TYPE_CHECKING:
@@ -296,14 +295,8 @@ class ThreadRunner(TaskRunner):
 
     def _inherit(self, before: ThreadRunner) -> ThreadRunner:
         """Take over the slot, and the task that is to be reported as failed."""
-        self._batcher, self.children = before._batcher, before.children
-        self._specs, self._functions, self._warned = before._specs, before._functions, before._warned
-        self._held, self._mended = before._held, before._mended
-        self._run, self._first, self._index = before._run, before._first, before._index
-        self.log = TaskLog(self._serial, self._batcher.log)
+        self._take_over(before)
         self.log.is_shared = True
-        self._batcher.last_lines = self._last_words
-        self.middleware.call = before.middleware.call
         self._left = 0.0 if before._is_cancelled_now else before._seconds
         before.children = nested.NestedTasks(before.link, before._limit, before.middleware)
         return self
