@@ -10,12 +10,12 @@ from taskmesh.pool.machine.machine import PoolMachine
 from taskmesh.pool.slots.fork_server_client import SlotOptions
 from taskmesh.system.session import private_memory
 
-LOOK: Final = 1.0
+LOOK: Final = 0.25
 """Seconds between two looks."""
 
 
 class ProcessLimits:
-    """A timer of the pool's loop: it looks at the age and memory of slots, once a second.
+    """A timer of the pool's loop: it looks at the age and memory of slots, four times a second.
 
     A slot that takes more before its first task than it may is not replaced for that: its replacement would
     take as much.
