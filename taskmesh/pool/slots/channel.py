@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import errno
-import mmap
 import os
 import select
 import socket
@@ -21,8 +20,10 @@ from taskmesh.pool.slots.messages import HEADER
 Buffer = bytes | bytearray | memoryview
 
 _MAX_FDS: Final = 253  # the kernel's SCM_MAX_FD
+SMALL_ROOM: Final = 8 << 10
+"""Bytes of the buffer of a slot that shares its process: there may be a thousand."""
 _ANCILLARY: Final = socket.CMSG_SPACE(_MAX_FDS * 4)
-_BUFFER: Final = 256 << 10
+BUFFER: Final = 256 << 10
 _FEWER_IN_FLIGHT: Final = 0.01
 """Seconds until a look whether fewer descriptors are in flight: no event tells it."""
 _NOTHING: Final = msgspec.msgpack.encode(None)
@@ -34,13 +35,15 @@ class Inbound:
     Bodies are views into one buffer: they are valid until the next `receive`.
 
     Args:
+        room: bytes of the buffer, while no frame is larger.
         dispensable: frames count without their descriptors, too, where these were lost on the way.
     """
 
-    def __init__(self, sock: socket.socket, *, dispensable: bool = False) -> None:
+    def __init__(self, sock: socket.socket, *, dispensable: bool = False, room: int = BUFFER) -> None:
         self._sock = sock
         self._dispensable = dispensable
-        self._buffer = _memory(_BUFFER)
+        self._room = room
+        self._buffer = bytearray(room)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
@@ -100,22 +103,17 @@ class Inbound:
         start, held = self._start, self._end - self._start
         if not held:
             self._start = self._end = 0
-            if len(self._buffer) == _BUFFER:
+            if len(self._buffer) == self._room:
                 return
-            wanted = _BUFFER
+            wanted = self._room
         else:
             size = HEADER.unpack_from(self._buffer, start)[0] + HEADER.size if held >= HEADER.size else 0
-            wanted = max(_BUFFER, size)
-            if wanted <= len(self._buffer) - start and start < _BUFFER // 2:
+            wanted = max(self._room, size)
+            if wanted <= len(self._buffer) - start and start < self._room // 2:
                 return
-        fresh = self._buffer if wanted == len(self._buffer) else _memory(wanted)
+        fresh = self._buffer if wanted == len(self._buffer) else bytearray(wanted)
         fresh[:held] = self._view[start : start + held].tobytes()
         self._buffer, self._view, self._start, self._end = fresh, memoryview(fresh), 0, held
-
-
-def _memory(size: int) -> mmap.mmap:
-    """Return memory that takes none before it is filled: a slot that gets small tasks needs a page of it."""
-    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def pack(kind: int, body: Buffer = _NOTHING, fds: int = 0) -> bytes:

@@ -390,7 +390,7 @@ class TaskRunner:
         """Return the results of the calls for the items, and the errors by position."""
         values: list[Any] = []
         failures: dict[int, SlotFailure] = {}
-        has_bad, what = BadItem in map(type, items), f"a result of {spec.name}"
+        has_bad, what, is_thread = BadItem in map(type, items), f"a result of {spec.name}", self.is_thread
         began = time.monotonic()
         for item in items:
             value = None
@@ -404,7 +404,7 @@ class TaskRunner:
                 i, now = len(values), time.monotonic()
                 failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
                 self._limit.fired = False
-            if self.is_forked_child or self.is_thread:
+            if self.is_forked_child or is_thread:
                 self._check_goes_on()
             if spec.ignore_result:
                 value = None

@@ -25,7 +25,7 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.messages import frames
 from taskmesh.messages.slot_messages import FromSlot, SlotTasks
 from taskmesh.pool.slots import messages
-from taskmesh.pool.slots.channel import Inbound, pack, send_all
+from taskmesh.pool.slots.channel import BUFFER, Inbound, pack, send_all
 from taskmesh.pool.slots.outbox import OUTBOX_SIZE, STACK_SIGNAL, OutboxWriter
 from taskmesh.pool.slots.runner import SlotEnds, TaskRunner, install
 from taskmesh.pool.slots.soft_timeout import SoftTimeout
@@ -64,9 +64,9 @@ Incoming = tuple[int, bytes | memoryview, list[int]]
 class SlotLink:
     """The slot's socket to its supervisor."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, room: int = BUFFER) -> None:
         self._sock = socket.socket(fileno=fd)
-        self._inbound = Inbound(self._sock)
+        self._inbound = Inbound(self._sock, room=room)
         self._readable = select.poll()
         self._readable.register(fd, select.POLLIN)
         self._frames = self._inbound.frames()

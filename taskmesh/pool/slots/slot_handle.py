@@ -18,7 +18,7 @@ from taskmesh.messages import frames
 from taskmesh.messages.runs import Spec
 from taskmesh.messages.slot_messages import FromSlot, SlotFailure, SlotResults, SlotSegment, SlotTasks
 from taskmesh.pool.slots import messages
-from taskmesh.pool.slots.channel import Inbound, Outbound, pack
+from taskmesh.pool.slots.channel import BUFFER, SMALL_ROOM, Inbound, Outbound, pack
 from taskmesh.pool.slots.outbox import (
     BREAK,
     FAILURE,
@@ -161,7 +161,8 @@ class SlotHandle:
             self._outbox = OutboxReader(self._outbox_fd)
             undo.pop_all()
         self.sock.setblocking(False)
-        self.inbound = Inbound(self.sock)
+        room = BUFFER if process.control is None else SMALL_ROOM
+        self.inbound = Inbound(self.sock, room=room)
         self._outbound = Outbound(self.sock)
         self._backlog: deque[QueuedTasks] = deque()
         self._broken = False

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from taskmesh.pool.slots import coroutines, messages
-from taskmesh.pool.slots.channel import Inbound, pack, send_all
+from taskmesh.pool.slots.channel import SMALL_ROOM, Inbound, pack, send_all
 from taskmesh.pool.slots.middleware import SlotMiddleware
 from taskmesh.pool.slots.outbox import OUTBOX_SIZE, STACK_BYTES, OutboxWriter
 from taskmesh.pool.slots.runner import SlotEnds, install
@@ -89,7 +89,7 @@ class SlotThreads:
     def add(self, slot: int, fds: Sequence[int]) -> None:
         """Begin a slot with these descriptors: socket, tickets, outbox."""
         sock, tickets, outbox = map(out_of_reach, fds)
-        link = SlotLink(sock)
+        link = SlotLink(sock, SMALL_ROOM)
         runner = ThreadRunner(self, link, SlotEnds(slot, tickets, OutboxWriter(outbox)), outbox)
         link.send_ready()
         self._begin(runner)
