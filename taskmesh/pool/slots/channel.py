@@ -225,3 +225,32 @@ class Outbound:
                     parcel.pieces.popleft()
             self.queue.popleft()
         return True
+
+
+class OutboundToProcess(Outbound):
+    """The frames to a process that may end: others tell its exit, and what is left for it is dropped."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock)
+        self._is_gone = False
+
+    def send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
+        """Send a frame, or queue what cannot be sent now, unless the process is gone."""
+        if not self._is_gone:
+            try:
+                super().send(data, fds, keep)
+            except OSError:
+                self._is_gone = True
+
+    def flush(self) -> bool:
+        """Send what can be sent; True when nothing is left, and when the process is gone."""
+        try:
+            return super().flush()
+        except OSError:
+            self._is_gone = True
+            return True
+
+    @property
+    def wants_write(self) -> bool:
+        """True if the socket has not taken everything yet."""
+        return bool(self.queue) and not self._is_gone

@@ -18,7 +18,7 @@ from taskmesh.messages import frames
 from taskmesh.messages.runs import Spec
 from taskmesh.messages.slot_messages import FromSlot, SlotFailure, SlotResults, SlotSegment, SlotTasks
 from taskmesh.pool.slots import messages
-from taskmesh.pool.slots.channel import BUFFER, SMALL_ROOM, Inbound, Outbound, pack
+from taskmesh.pool.slots.channel import BUFFER, SMALL_ROOM, Inbound, OutboundToProcess, pack
 from taskmesh.pool.slots.outbox import (
     BREAK,
     FAILURE,
@@ -163,9 +163,8 @@ class SlotHandle:
         self.sock.setblocking(False)
         room = BUFFER if process.control is None else SMALL_ROOM
         self.inbound = Inbound(self.sock, room=room)
-        self._outbound = Outbound(self.sock)
+        self._outbound = OutboundToProcess(self.sock)
         self._backlog: deque[QueuedTasks] = deque()
-        self._broken = False
         self.at_end = False
         self.trouble = ""
 
@@ -215,13 +214,13 @@ class SlotHandle:
                 self._program = program
                 path = [os.fsencode(entry) for entry in program[0] if isinstance(entry, str)]
                 told = messages.Program(path, program[1])
-                self._send(pack(messages.PROGRAM, _ENCODE(told)))
-            self._send(pack(messages.TASKS, body, len(fds)), fds, queued)
+                self._outbound.send(pack(messages.PROGRAM, _ENCODE(told)))
+            self._outbound.send(pack(messages.TASKS, body, len(fds)), fds, queued)
         return False
 
     def reply(self, reply: messages.PermitReply) -> None:
         """Tell the slot's task whether it may wait for tasks of its own."""
-        self._send(pack(messages.PERMIT_REPLY, _ENCODE(reply)))
+        self._outbound.send(pack(messages.PERMIT_REPLY, _ENCODE(reply)))
 
     def cancel(self, serial: int) -> bool:
         """Mark the task with this serial as cancelled; return False if it has not looked for that."""
@@ -245,15 +244,7 @@ class SlotHandle:
 
     def stop(self) -> None:
         """Order the slot to end when it has done its tasks."""
-        self._send(pack(messages.STOP))
-
-    def _send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
-        if self._broken:
-            return
-        try:
-            self._outbound.send(data, fds, keep)
-        except OSError:  # the slot is gone: its exit follows, and the tickets say what was not started
-            self._broken = True
+        self._outbound.send(pack(messages.STOP))
 
     @property
     def unsent(self) -> bool:
@@ -262,14 +253,11 @@ class SlotHandle:
     @property
     def wants_write(self) -> bool:
         """True if the socket has not taken everything yet."""
-        return bool(self._outbound.queue) and not self._broken
+        return self._outbound.wants_write
 
     def write(self) -> None:
         """Send more; called when the socket is writable."""
-        try:
-            self._outbound.flush()
-        except OSError:
-            self._broken = True
+        self._outbound.flush()
 
     def take_back(self, generation: int) -> int:
         """Take back every task that has not started; return how many.

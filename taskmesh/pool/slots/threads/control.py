@@ -10,7 +10,7 @@ import msgspec
 
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.pool.slots import messages
-from taskmesh.pool.slots.channel import Inbound, Outbound, pack
+from taskmesh.pool.slots.channel import Inbound, OutboundToProcess, pack
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _NEWS: Final = msgspec.msgpack.Decoder(messages.ProcessNews)
@@ -28,31 +28,22 @@ class ThreadControl:
         self.sock, self.slot_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.setblocking(False)
         self._inbound = Inbound(self.sock)
-        self._outbound = Outbound(self.sock)
-        self._broken = False
+        self._outbound = OutboundToProcess(self.sock)
 
     def close_slot_end(self) -> None:
         self.slot_end.close()
 
     def send(self, kind: int, order: object, fds: Sequence[int] = ()) -> None:
         """Send an order, or queue what cannot be sent now."""
-        if self._broken:
-            return
-        try:
-            self._outbound.send(pack(kind, _ENCODE(order), len(fds)), fds)
-        except OSError:  # the process is gone: its exit follows
-            self._broken = True
+        self._outbound.send(pack(kind, _ENCODE(order), len(fds)), fds)
 
     @property
     def wants_write(self) -> bool:
-        return bool(self._outbound.queue) and not self._broken
+        return self._outbound.wants_write
 
     def write(self) -> None:
         """Send more; called when the socket is writable."""
-        try:
-            self._outbound.flush()
-        except OSError:
-            self._broken = True
+        self._outbound.flush()
 
     def read(self) -> list[messages.ProcessNews]:
         """Return what has come.
