@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import taskmesh
-from taskmesh import errors, task
+from taskmesh import task
 from taskmesh.cli.application import GROUPS, app
 from taskmesh.cli.command import EXIT_CODES
 from taskmesh.client.options import TaskOptions
@@ -276,21 +276,8 @@ def python(first: bool) -> str:
     return "\n\n".join(parts)
 
 
-def all_errors() -> str:
-    """List the errors of `taskmesh.errors`, each below a heading that links can name."""
-    parts = []
-    for name, error in vars(errors).items():
-        if isinstance(error, type) and issubclass(error, errors.TaskMeshError):
-            kinds = " and ".join(f"`{base.__name__}`" for base in error.__bases__)
-            text = inspect.cleandoc(error.__doc__ or "").partition("\n\nA")[0]
-            more = "".join(f"\n- `{key}`: {meaning}" for key, meaning in entries(error).items())
-            parts.append(f"### `{name}`\n\nA kind of {kinds}. {text}\n{more}")
-    return "\n\n".join(parts)
-
-
 LISTS = {
     "commands": commands,
-    "errors": all_errors,
     "events": events,
     "exit codes": exit_codes,
     "metrics": metrics,

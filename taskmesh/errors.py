@@ -34,10 +34,26 @@ A task's own exception is raised as itself. Cancellation is concurrent.futures.C
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, Final
+
+PAGE: Final = "https://github.com/taskmesh/taskmesh/blob/main/docs/reference/errors.md"
+"""Address of the page that says of each error what to do."""
 
 
 class TaskMeshError(Exception):
-    """The root of every error that taskmesh raises."""
+    """The root of every error that taskmesh raises; tracebacks of the others have the address of a cure."""
+
+    _section: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__ == __name__:
+            cls._section = cls.__name__.lower()
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        if self._section:
+            self.add_note(f"See {PAGE}#{self._section}")
 
 
 class ConfigError(TaskMeshError, ValueError):

@@ -80,9 +80,8 @@ def kept_value(client: Client, value: object) -> TaskFuture[Any]:
     payload = dumps(value, what=what, memfd=client.table.memfd)
     size, most, kept = len(payload), client.config.client.max_bytes, client.kept
     check_size(payload, client.max_payload, what)
-    if (
-        whole := size + sum(list(kept.values()))
-    ) > most:  # the hub would take no task of this client any more
+    whole = size + sum(list(kept.values()))
+    if whole > most:  # the hub would take no task of this client any more
         raise TooLarge(
             f"{what} would make {whole:,} bytes of values that this mesh keeps, and it may keep {most:,} "
             "(client.max_bytes). Drop the futures of values that no task needs any more, or raise the limit"

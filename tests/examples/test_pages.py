@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import taskmesh
 from docs.generated import LISTS, written
+from taskmesh import NoRetry, errors
+from taskmesh.spark.steps.errors import NoMeshWorkers
 from tests.harness.page import Reader, programs_of
 from tests.harness.program import check_printed
 from tests.harness.programs import Programs
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("processes")
 
 ROOT = Path(__file__).resolve().parents[2]
 README = programs_of((ROOT / "README.md").read_text(encoding="utf-8"))
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
 OF_SPARK = ("spark", "capacity")
 """Beginnings of the names of pages whose blocks are parts of Spark jobs: tests/spark has them."""
 OF_PEERS = ("how-to/dask", "how-to/joblib")
@@ -76,6 +80,21 @@ def test_a_list_of_the_reference_is_written_from_the_code(name: str) -> None:
 def test_a_setting_of_two_sections_has_a_variable_for_each() -> None:
     assert '`TASKMESH_CLIENT__MAX_BYTES` | `"1GiB"`' in LISTS["settings"]()
     assert "`TASKMESH_HUB__MAX_BYTES` | `0`" in LISTS["settings"]()
+
+
+def test_a_traceback_has_the_address_of_the_section_of_its_error() -> None:
+    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
+    sections = re.findall(r"^#{2,3} (\w+)$", PAGES["reference/errors.md"], re.MULTILINE)
+    page = next(url for url in URLS.values() if url.endswith("docs/index.md")).replace(
+        "index", "reference/errors"
+    )
+    notes = {kind.__name__: getattr(kind("why"), "__notes__", []) for kind in kinds}
+
+    assert sorted(notes) == sorted(sections)
+    assert notes.pop("TaskMeshError") == []
+    assert notes == {name: [f"See {page}#{name.lower()}"] for name in notes}
+    assert not hasattr(NoRetry("why"), "__notes__")
+    assert NoMeshWorkers("why").__notes__ == notes["TaskError"]
 
 
 def test_every_public_name_says_what_it_is_for() -> None:

@@ -52,7 +52,7 @@ def test_F37_slot_out_of_memory(cluster, connect):
         error = client.futures[always].exception()
         assert type(error).__name__ == "WorkerCrashed"
         assert "lack of memory" in str(error)
-        assert [note[:9] for note in error.__notes__[1:]] == ["attempt 1", "attempt 2", "attempt 3"]
+        assert [note[:9] for note in error.__notes__[2:]] == ["attempt 1", "attempt 2", "attempt 3"]
         assert "pool.left" not in cluster.hub.text("stderr")
 
 
@@ -84,7 +84,7 @@ def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster,
         error = client.futures[always].exception()
         assert type(error).__name__ == "WorkerCrashed"
         assert "its pool killed it before the kernel" in str(error)
-        assert [note[:9] for note in error.__notes__[1:]] == ["attempt 1", "attempt 2", "attempt 3"]
+        assert [note[:9] for note in error.__notes__[2:]] == ["attempt 1", "attempt 2", "attempt 3"]
         assert group.kills() == 0
         assert worker.alive
 

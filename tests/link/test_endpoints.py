@@ -83,7 +83,7 @@ def test_what_is_no_address_is_told_what_one_looks_like(wrong):
     ],
 )
 def test_more_than_an_address_is_told_what_the_address_is(wrong):
-    with pytest.raises(ConfigError, match=r"is not an address: write tcp://127\.0\.0\.1:41000$"):
+    with pytest.raises(ConfigError, match=r"is not an address: write tcp://127\.0\.0\.1:41000\n"):
         Endpoints.of(wrong)
     with pytest.raises(ConfigError):
         check_local(wrong, "binding")
