@@ -259,9 +259,10 @@ class InlineDriver(SlotDriver):
         self._lose_pool()
 
     def close(self) -> None:
-        """Leave nothing behind: later waits are not its own."""
+        """Leave nothing behind: later waits are not its own, and whoever keeps the mesh keeps no results."""
         if self._slots is not None:
             self._slots.close()
+        self._slots, self._lose_pool = None, lambda: None
         self.loop.parts.clear()
 
     # --- the work

@@ -385,8 +385,9 @@ class ByValueUnpickler(pickle.Unpickler):
                 return _set_class_state
             if name in {"_make_skeleton_class", "_make_skeleton_enum"}:
                 return _note_received(getattr(cloudpickle(), name))
-        if name == "definition" and module == __name__ and self._shared is not None:
-            return lambda *key: self.persistent_load(key)
+        shared = self._shared
+        if name == "definition" and module == __name__ and shared is not None:
+            return lambda *key: shared(key)  # the memo has it: with `self` it would keep what is unpickled
         return super().find_class(module, name)
 
     def persistent_load(self, key: Any) -> object:

@@ -41,27 +41,44 @@ BOTH = {
     f"tests.client.{name}"
     for name in (
         "test_amap",
+        "test_callbacks",
         "test_dependencies",
+        "test_executor",
         "test_map",
         "test_map_sharing",
+        "test_mesh",
         "test_pipe",
         "test_progress",
         "test_promises",
+        "test_submitting",
+        "test_task",
+        "test_unretrieved",
+        "test_wait",
     )
 }
-"""Modules whose tests run on `Mesh.inline()`, too, unless they look at the port or at threads."""
+"""Modules whose tests run on `Mesh.inline()`, too, unless they look at the port or need its thread."""
 THREADED = {
+    "test_as_completed_of_others_futures_is_the_stdlibs",
+    "test_asyncio_wrap_future_raises_a_runtime_error_for_stop_iteration",
+    "test_asyncio_wrap_future_works",
+    "test_asyncios_own_wait_is_refused_with_the_cure_and_the_cure_works",
+    "test_close_by_a_callback_does_not_hang",
+    "test_executor_works_in_an_event_loop",
     "test_futures_are_told_by_whoever_waits_for_them",
     "test_map_goes_on_while_a_callback_waits",
     "test_map_in_a_callback_works_while_the_delivery_thread_is_busy_with_it",
     "test_map_is_waited_for_by_a_clean_exit",
+    "test_mesh_is_current_in_its_own_callbacks",
+    "test_status_and_events_are_the_hubs",
+    "test_wait_of_others_futures_is_the_stdlibs",
 }
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     test = metafunc.function.__name__
     if "make_mesh" in metafunc.fixturenames and metafunc.module.__name__ in BOTH and test not in THREADED:
-        places = ["threads"] if {"port", "opened"} & {*argnames(metafunc)} else ["threads", "inline"]
+        sees_port = "port" in metafunc.fixturenames or "opened" in argnames(metafunc)
+        places = ["threads"] if sees_port else ["threads", "inline"]
         metafunc.parametrize("place", places, indirect=True)
 
 

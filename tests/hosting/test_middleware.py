@@ -16,6 +16,8 @@ from tests.harness.waiting import wait_until
 from tests.hosting.middleware import Recorder, headers, parent
 
 WAIT_S = 30
+PLACES = ["thread", "process", "listening", "elsewhere"]
+INLINE_TOO = pytest.mark.parametrize("mesh", [*PLACES, "inline"], indirect=True)
 Open = Callable[..., Mesh]
 
 
@@ -30,7 +32,7 @@ def lines(tmp_path: Path) -> Callable[[str], list[str]]:
     return read
 
 
-@pytest.fixture(params=["thread", "process", "listening", "elsewhere"])
+@pytest.fixture(params=PLACES)
 def mesh(request: pytest.FixtureRequest, tmp_path: Path, programs: Programs) -> Iterator[Mesh]:
     """A mesh with a recorder on both sides."""
     recorder = Recorder(str(tmp_path / "recorded"))
@@ -41,6 +43,8 @@ def mesh(request: pytest.FixtureRequest, tmp_path: Path, programs: Programs) -> 
         opened = Mesh(address, middleware=[recorder])
     elif request.param == "listening":
         opened = Mesh(bind="tcp://127.0.0.1:0", workers=2, middleware=[recorder])
+    elif request.param == "inline":
+        opened = Mesh.inline(workers=2, middleware=[recorder])
     else:
         opened = Mesh(workers=2, hub=request.param, middleware=[recorder])
     with opened:
@@ -54,6 +58,7 @@ def halve(number: int) -> int:
     return number // 2
 
 
+@INLINE_TOO
 def test_hooks_stand_around_a_submission_and_a_task(mesh, lines):
     assert mesh.submit(halve, 4).result(WAIT_S) == 2
 
@@ -63,6 +68,7 @@ def test_hooks_stand_around_a_submission_and_a_task(mesh, lines):
     assert not lines("fails")
 
 
+@INLINE_TOO
 def test_each_attempt_that_fails_is_told(mesh, lines):
     with pytest.raises(ValueError, match="5 is odd"):
         mesh.submit(halve, 5).result(WAIT_S)
@@ -71,6 +77,7 @@ def test_each_attempt_that_fails_is_told(mesh, lines):
     assert lines("ends") == ["ends halve ValueError('5 is odd')"] * 2
 
 
+@INLINE_TOO
 def test_a_task_has_the_headers_of_its_call_and_its_children_have_them_too(mesh):
     assert mesh.submit(headers).result(WAIT_S) == {"request": "r7"}
     assert mesh.submit(parent).result(WAIT_S) == {"request": "r7"}
@@ -97,6 +104,7 @@ def test_children_that_a_task_runs_itself_have_the_hooks_of_all(local, tmp_path,
     assert lines("ends") == ["ends deeper ValueError('the ground')"] * 9
 
 
+@INLINE_TOO
 def test_a_map_is_one_submission_and_a_chunk_is_one_call(mesh, lines):
     plain = functools.partial(divmod, 12)
     assert list(mesh.map(plain, [2, 3, 4], chunksize=3)) == [(6, 0), (4, 0), (3, 0)]
@@ -105,6 +113,7 @@ def test_a_map_is_one_submission_and_a_chunk_is_one_call(mesh, lines):
     assert lines("begins") == ["begins builtins.divmod 1 3 {'request': 'r7'} (([2, 3, 4],), {})"]
 
 
+@INLINE_TOO
 def test_an_item_that_fails_is_told_and_the_others_have_results(mesh, lines):
     found = list(mesh.map(divmod, [4, 5], [2, 0], chunksize=2, return_exceptions=True))
 
@@ -113,6 +122,7 @@ def test_an_item_that_fails_is_told_and_the_others_have_results(mesh, lines):
     assert "ZeroDivisionError" in lines("fails")[0]
 
 
+@INLINE_TOO
 def test_a_pipe_and_an_awaited_submission_have_headers(mesh):
     def second(_: object) -> dict[str, str]:
         return dict(current_task().headers)

@@ -28,13 +28,14 @@ THERE, BACK = "there", "back"
 
 
 EVERYWHERE = pytest.mark.parametrize("mesh", ["embedded", "ipc", "tcp"], indirect=True)
+INLINE_TOO = pytest.mark.parametrize("mesh", ["embedded", "inline", "ipc", "tcp"], indirect=True)
 
 
 @pytest.fixture
 def mesh(request: pytest.FixtureRequest, programs: Programs, tmp_path: Path):
     way = getattr(request, "param", "embedded")
-    if way == "embedded":
-        with Mesh(workers=2) as mesh:
+    if way in {"embedded", "inline"}:
+        with Mesh(workers=2) if way == "embedded" else Mesh.inline(workers=2) as mesh:
             yield mesh
         return
     bind = f"ipc://{tmp_path}/hub" if way == "ipc" else "tcp://127.0.0.1:0"
@@ -67,7 +68,7 @@ def ends(futures: list[TaskFuture[None]]) -> list[object]:
     return [future.result(WAIT_S) for future in futures]
 
 
-@EVERYWHERE
+@INLINE_TOO
 def test_values_go_from_program_to_program_in_their_order(mesh: Mesh):
     futures = put(mesh, THERE, numbers(0, 3000))
     with mesh.sink(THERE) as sink:
@@ -81,7 +82,7 @@ def test_values_go_from_program_to_program_in_their_order(mesh: Mesh):
     assert mesh.status()["sinks"] == []
 
 
-@EVERYWHERE
+@INLINE_TOO
 def test_a_large_value_goes_there_as_it_is(mesh: Mesh):
     value = bytes(range(250)) * (LARGE // 250)
     futures = put(mesh, THERE, [memoryview(value), b""])

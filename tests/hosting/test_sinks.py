@@ -34,10 +34,10 @@ def got(path: Path) -> list[int]:
     return [entry.index for entry in Journal(path).entries()]
 
 
-@pytest.fixture(params=["embedded", "hub"])
+@pytest.fixture(params=["embedded", "hub", "inline"])
 def mesh(request: pytest.FixtureRequest, programs: Programs):
-    if request.param == "embedded":
-        with Mesh(workers=2) as mesh:
+    if request.param != "hub":
+        with Mesh(workers=2) if request.param == "embedded" else Mesh.inline(workers=2) as mesh:
             yield mesh
         return
     address = programs.hub()[1]

@@ -18,15 +18,19 @@ from tests.hosting import talkers
 
 WAIT_S = 30
 NAME = "tests.talkers"
+PLACES = ["thread", "listening", "elsewhere"]
+INLINE_TOO = pytest.mark.parametrize("mesh", [*PLACES, "inline"], indirect=True)
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 
-@pytest.fixture(params=["thread", "listening", "elsewhere"])
+@pytest.fixture(params=PLACES)
 def mesh(request: pytest.FixtureRequest, programs: Programs) -> Iterator[Mesh]:
     if request.param == "elsewhere":
         address = programs.hub()[1]
         programs.worker(address, slots=2)
         opened = Mesh(address)
+    elif request.param == "inline":
+        opened = Mesh.inline(workers=2)
     else:
         bind = "tcp://127.0.0.1:0" if request.param == "listening" else ""
         opened = Mesh(bind=bind, workers=2) if bind else Mesh(workers=2)
@@ -40,6 +44,7 @@ def local() -> Iterator[Mesh]:
         yield opened
 
 
+@INLINE_TOO
 def test_a_record_comes_to_the_logger_of_its_name_before_the_result(mesh, caplog):
     for _ in range(20):
         caplog.clear()
@@ -57,6 +62,7 @@ def test_a_record_comes_to_the_logger_of_its_name_before_the_result(mesh, caplog
         assert [line.text for line in future.logs()] == ["at 30", "at 40"]
 
 
+@INLINE_TOO
 def test_the_level_is_the_callers(mesh, caplog):
     caplog.set_level(logging.INFO)  # before the function is submitted first
 
@@ -97,6 +103,7 @@ def dropped_lines(caplog: pytest.LogCaptureFixture) -> int:
     return sum(int(cut.partition(" ")[0].replace(",", "")) for cut in cuts)
 
 
+@INLINE_TOO
 def test_a_flood_is_cut_and_the_cut_is_counted(mesh, caplog):
     count, other = 20_000, mesh.submit(talkers.says)
     began = time.monotonic()

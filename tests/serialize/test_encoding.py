@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -47,6 +48,15 @@ def test_classes_by_value_come_apart_and_are_remembered_on_both_sides(monkeypatc
     assert len(calls) == 1, "the value alone; its class was known"
     assert type(decode(third)[0]) is Local
     assert decode(second)[1] is Local
+
+
+def test_a_value_of_such_a_class_goes_with_its_last_reference():
+    class Local:
+        pass
+
+    gone = weakref.ref(decode(encode(Local(), None)))
+
+    assert gone() is None, "a cycle would keep large results until the collector comes"
 
 
 def _counting(function, calls):

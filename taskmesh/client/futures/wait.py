@@ -207,7 +207,7 @@ def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
     arrivals: SimpleQueue[TaskFuture[Any]] = SimpleQueue()
     arrive = arrivals.put
     pending: set[TaskFuture[Any]] = set()
-    drivers = (future._run.table.waiter_pool.driver for future in futures)
+    drivers = {future._run.table.waiter_pool.driver for future in futures}  # a generator would keep a future
     driver = next(filter(None, drivers), None)
     try:
         while futures:
