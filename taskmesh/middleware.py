@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, isgenerator
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -113,7 +114,8 @@ class Initializer(Middleware[None]):
         self._function(*self._args)
 
 
-_values: dict[str, object] = {}
+_values: list[tuple[str, object]] = []  # with the keys of their middleware
+_stops: list[Callable[[], object]] = []
 _starting = threading.RLock()  # one may need another
 
 
@@ -125,9 +127,27 @@ def value_of(middleware: object) -> Any:
     """
     key = key_of(middleware)
     with _starting:
-        if key not in _values:
-            _values[key] = _started(middleware, key)
-        return _values[key]
+        known = dict(_values)
+        if key not in known:
+            known[key] = _started(middleware, key)
+            _values.append((key, known[key]))
+        return known[key]
+
+
+def stop() -> None:
+    """Do what is to be done at the end of this process now, the last first: an inline slot ends before it."""
+    while _stops:
+        each = _stops.pop()
+        atexit.unregister(each)
+        try:
+            each()
+        except Exception:  # noqa: BLE001 -- the user's own: the other ends come all the same
+            _log.exception("a middleware failed at its end")
+
+
+def _stop_at_exit(each: Callable[[], object]) -> None:
+    _stops.append(each)
+    atexit.register(each)
 
 
 def _started(middleware: object, key: str) -> object:
@@ -137,14 +157,14 @@ def _started(middleware: object, key: str) -> object:
     value = start()
     stop = getattr(middleware, "process_stop", None)
     if stop is not None:
-        atexit.register(stop)
+        _stop_at_exit(stop)
     if not isgenerator(value):
         return value
     try:
         first = next(value)
     except StopIteration:
         raise TaskMeshError(f"{key}.process_start() has not yielded a value") from None
-    atexit.register(next, value, None)
+    _stop_at_exit(partial(next, value, None))
     return first
 
 

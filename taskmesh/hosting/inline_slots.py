@@ -44,6 +44,8 @@ _LISTS: Final[tuple[list[Any], ...]] = (
     nested._sources,
     current_mesh._everywhere,
     middleware._installed,
+    middleware._values,
+    middleware._stops,
     coroutines._loops,
     namespaces._running,
     _ROOT.handlers,
@@ -145,6 +147,7 @@ class InlineSlot:
             while coroutines._loops:
                 coroutines._loops.pop().close()
             self._runner.children.place.close()
+            middleware.stop()
 
     # --- the runner's link ----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from taskmesh.pool.slots.nested import in_slot
 from tests.hosting.middleware import Recorder
 
 SEEN: list[object] = []
-WORDS = ["starts", "submitted", "begins", "ends"]
+WORDS = ["starts", "submitted", "begins", "ends", "stops"]
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_middleware_stands_around_its_tasks(tmp_path):
     path = tmp_path / "seen"
     with Mesh.inline(middleware=[Recorder(str(path))]) as mesh:
         assert mesh.submit(double, 1).result() == 2
-    assert [line.split()[0] for line in path.read_text().splitlines()[:4]] == WORDS
+    assert [line.split()[0] for line in path.read_text().splitlines()] == WORDS
 
 
 async def _awaited(mesh: Mesh) -> list[int]:
