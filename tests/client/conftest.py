@@ -44,6 +44,7 @@ BOTH = {
         "test_callbacks",
         "test_dependencies",
         "test_executor",
+        "test_future",
         "test_map",
         "test_map_sharing",
         "test_mesh",
@@ -69,7 +70,11 @@ THREADED = {
     "test_map_in_a_callback_works_while_the_delivery_thread_is_busy_with_it",
     "test_map_is_waited_for_by_a_clean_exit",
     "test_mesh_is_current_in_its_own_callbacks",
+    "test_result_is_rebuilt_once_for_two_threads",
+    "test_result_whose_rebuilding_blocks_blocks_only_its_own_callers",
     "test_status_and_events_are_the_hubs",
+    "test_stdlib_as_completed_yields_each_once",
+    "test_stdlib_wait_never_returns_early",
     "test_wait_of_others_futures_is_the_stdlibs",
 }
 

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 
 import pytest
 
+from taskmesh import wait
 from taskmesh.client.futures.future import TaskFuture
 from taskmesh.client.futures.outcome import TaskState
 from taskmesh.errors import SerializationError
@@ -124,7 +125,7 @@ def test_result_of_a_value_that_cannot_be_rebuilt_is_a_serialization_error(mesh)
 @pytest.mark.parametrize("damaged", [b"\x91", b"\x90", b"\x91\xa2\x00\x80", b"\xff"])
 def test_a_damaged_scalar_is_a_serialization_error(mesh, damaged):
     future = mesh.submit(double, 1)
-    concurrent.futures.wait([future], WAIT_S)
+    wait([future], WAIT_S)
     future._content = damaged
 
     with pytest.raises(SerializationError, match="result"):
@@ -133,7 +134,7 @@ def test_a_damaged_scalar_is_a_serialization_error(mesh, damaged):
 
 def test_bytes_that_look_like_a_scalar_are_themselves_to_every_thread(mesh):
     futures = [mesh.submit(bytes.fromhex, "9105") for _ in range(200)]
-    concurrent.futures.wait(futures, WAIT_S)
+    wait(futures, WAIT_S)
     start, results = threading.Barrier(4), []
 
     def read_all():
@@ -182,7 +183,7 @@ def test_result_whose_rebuilding_blocks_blocks_only_its_own_callers(mesh, slow):
 
 def test_result_that_asks_for_itself_while_it_is_rebuilt_is_an_error_not_a_hang(mesh, monkeypatch):
     future = mesh.submit(make_slow)
-    concurrent.futures.wait([future], WAIT_S)
+    wait([future], WAIT_S)
 
     monkeypatch.setattr(Slow, "_rebuild", staticmethod(future.result))
 
@@ -192,7 +193,7 @@ def test_result_that_asks_for_itself_while_it_is_rebuilt_is_an_error_not_a_hang(
 
 def test_interrupted_rebuilding_can_be_tried_again(mesh, monkeypatch):
     future = mesh.submit(double, [4])
-    concurrent.futures.wait([future], WAIT_S)
+    wait([future], WAIT_S)
     real = TaskFuture._decode.__globals__["loads"]
 
     def interrupted(*args, **kwargs):

@@ -17,9 +17,9 @@ from taskmesh.serialize.code import dump_function
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-@pytest.fixture
-def mesh():
-    with Mesh(workers=1) as mesh:
+@pytest.fixture(params=[Mesh, Mesh.inline], ids=["processes", "inline"])
+def mesh(request):
+    with request.param(workers=1) as mesh:
         yield mesh
 
 

@@ -12,9 +12,9 @@ from tests.hosting import workload
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-@pytest.fixture
-def mesh():
-    with Mesh(workers=1, result_codec="safe") as mesh:
+@pytest.fixture(params=[Mesh, Mesh.inline], ids=["processes", "inline"])
+def mesh(request):
+    with request.param(workers=1, result_codec="safe") as mesh:
         yield mesh
 
 
