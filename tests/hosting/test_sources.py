@@ -11,9 +11,11 @@ from taskmesh import Mesh
 from taskmesh.client.futures import task_logs
 from taskmesh.serialize.sources import LOGGER
 from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 
 WAIT_S = 30
-OLD, NEW = "def answer():\n    return 'old'\n", "def answer():\n    return 'new one'\n"
+LONG_ENOUGH_FOR_ALL_SLOTS = "import time\n\ndef answer():\n    time.sleep(0.05)\n    return "
+OLD, NEW = f"{LONG_ENOUGH_FOR_ALL_SLOTS}'old'\n", f"{LONG_ENOUGH_FOR_ALL_SLOTS}'new one'\n"
 TOLD = "workers run another source of the module edited"
 
 
@@ -34,6 +36,13 @@ def imported(edited, monkeypatch):
     monkeypatch.delitem(sys.modules, "edited", raising=False)
     yield importlib.import_module("edited")
     sys.modules.pop("edited", None)
+
+
+def _workers_of_old(mesh, imported):
+    """Run the module's task on all slots; return those that gave the old result."""
+    futures = [mesh.submit(imported.answer) for _ in range(30)]
+    assert {future.result(WAIT_S) for future in futures} == {"old"}
+    return {future.worker for future in futures}
 
 
 def _told(caplog):
@@ -84,14 +93,13 @@ def test_a_program_is_told_once_of_each_edit(programs, edited, imported, hub, ca
     else:
         mesh = Mesh(workers=3, hub=hub)
     with mesh:
-        assert {mesh.submit(imported.answer).result(WAIT_S) for _ in range(20)} == {"old"}
+        wait_until(lambda: len(_workers_of_old(mesh, imported)) == 3, WAIT_S)
         assert _told(caplog) == []
 
         for count, source in enumerate([NEW, NEW + "\n"], 1):
             edited.write_text(source)
             importlib.reload(imported)
-            for _ in range(20):
-                assert mesh.submit(imported.answer).result(WAIT_S) == "old"
+            wait_until(lambda: len(_workers_of_old(mesh, imported)) == 3, WAIT_S)
             assert len(_told(caplog)) == count
         assert {record.levelno for record in caplog.records if record.name == LOGGER} == {logging.WARNING}
 
