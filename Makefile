@@ -23,6 +23,7 @@ KUBE   := .venv/ready-kube
 OTHERS := .venv/ready-peers
 DOCS   := .venv/ready-docs
 PEERS  := .venv-peers
+CPYTHON := $(PEERS)/cpython/test_concurrent_futures.py
 DURABLE := raw,taskmesh-remote,taskmesh-file,taskmesh-redis,celery,celery-durable,dramatiq,huey,rq
 PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchmarks/peers/*.txt))
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
@@ -84,14 +85,15 @@ test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler 
 	$(PYTEST) -m "$(NEVER)" tests/kube
 	.ci/cluster-inputs >tests/kube/passed
 
-test-peers: $(OTHERS)  ## Tests of dask and joblib, from their wheels, on a mesh; tests/peers/refused.txt lists those that fail, with the reasons
+test-peers: $(OTHERS) $(CPYTHON)  ## Tests of dask and joblib, from their wheels, and of CPython's executors, on a mesh; tests/peers/refused.txt lists those that fail, with the reasons
 	$(PYTEST) -c tests/peers/pytest.ini -q $(TWO) --pyargs dask.bag dask.array
 	$(PYTEST) -c tests/peers/pytest.ini -q --pyargs joblib.test.test_parallel
+	PYTHONPATH=$(CURDIR)/$(dir $(CPYTHON)) $(PYTEST) -c tests/peers/pytest.ini -q tests/peers/cpython_executors.py
 
 first-hour: $(DEV)  ## Follow README and tutorial to the letter in empty environments, with the seconds of each step (three minutes)
 	$(BIN)/python -m tests.examples.first_hour
 
-nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, the first hour, PySpark's tests, dask's, joblib's
+nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, the first hour, PySpark's tests, dask's, joblib's, CPython's
 	$(LEVEL) -m nightly $(TWO) --dist worksteal
 	$(MAKE) simulate fuzz
 	$(BIN)/python -m tests.chaos --seconds 1200
@@ -243,6 +245,13 @@ $(BOX): .ci/box constraints.txt constraints-redis.txt constraints-spark.txt $(DE
 
 $(KUBE): .ci/cluster constraints-kube.txt | $(DEV)
 	@.ci/once $@ $^ -- .ci/cluster .venv/kube $(BIN)/python
+
+# Debian keeps CPython's tests apart. They are of its Python, 3.11, and so is what runs them.
+$(CPYTHON): | $(DEV)
+	@echo "Fetching CPython's tests of executors from Debian's libpython3.11-testsuite"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@cd $(@D) && apt-get download -qq libpython3.11-testsuite && dpkg-deb --fsys-tarfile *.deb | tar -x --strip-components=5 ./usr/lib/python3.11/test/$(@F)
+	@touch $@
 
 # A peer that cannot be installed is left out of the run, which says why; the next `make bench-peers` tries again.
 $(PEERS)/%/ready: benchmarks/peers/%.txt | .venv/bin/python

@@ -1,4 +1,4 @@
-"""A plugin of pytest: tests of dask and joblib, from their wheels, with a mesh that does the work.
+"""A plugin of pytest: tests of dask, joblib and CPython's executors, with a mesh that does the work.
 
 `make test-peers` runs it. What refused.txt names has to fail, for the reason given there.
 """
