@@ -6,7 +6,8 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable, InsecureBind
-from tests.hosting import workload
+from tests.harness.waiting import wait_until
+from tests.hosting import waiting, workload
 
 
 @pytest.mark.parametrize("size", [60_000, 70_000, 200_000, 3_000_000])
@@ -39,3 +40,19 @@ def test_an_address_beyond_this_machine_is_refused():
 
     with pytest.raises(InsecureBind, match="without keys"):
         mesh.submit(workload.add, 1, 2)
+
+
+def test_what_a_client_cancels_last_is_cancelled(programs, tmp_path):
+    """Its socket was closed with a message unread: that reset the connection, 1 time in 100 or so."""
+    address = programs.hub()[1]
+    programs.worker(address, "--mode", "async", slots=4)
+    for number in range(300):
+        with Mesh(address) as mesh:
+            files = [tmp_path / f"{number}-{slot}" for slot in range(4)]
+            futures = [mesh.submit(waiting.waits, str(file)) for file in files]
+            wait_until(lambda files=files: all(map(waiting.begun, files)))
+            for future in futures:
+                future.cancel()
+
+    with Mesh(address) as observer:
+        wait_until(lambda: not any(observer.status()["tasks"].values()))

@@ -251,7 +251,7 @@ class SubmitPort:
         queued meanwhile. A needless wake costs the submitter more than the submission: it hands over the GIL.
         """
         self.sleeping = urgent = self._could_act()
-        if self._shell.pending or self._closing.is_set():
+        if self._shell.pending:
             return 0.0
         return MAX_WAIT if urgent else LAZY_WAIT
 

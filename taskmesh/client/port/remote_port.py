@@ -30,6 +30,8 @@ LOOK = 0.05
 """Seconds between looks at a link that is being made."""
 GOODBYE = 2.0
 """Seconds that the end of an operator's session may take."""
+LEAVE = 1.0
+"""Seconds that the hub has to acknowledge what came last."""
 REFUSED = 0.4
 """Seconds for which this machine may refuse a command's connections; a program waits for its hub to start."""
 
@@ -152,11 +154,23 @@ class RemotePort(SubmitPort):
                         watchdog.check(monotonic(), linked=shell.machine.open)
                     elif shell.machine.open:  # until then `start` raises
                         watchdog = self._watchdog()
-                shell.events.append(Requested(m.ClientBye(cancel=self._cancel)))
-                loop.settle()  # a cancellation may have come together with the end
+                self._take_leave(loop)
             finally:
                 if self._link is not None:
                     self._link.close(None if shell.machine.open else 0)
+
+    def _take_leave(self, loop: Loop) -> None:
+        """Say goodbye once the hub has taken in what came last, such as cancellations.
+
+        A socket that is closed with a message unread resets its connection: what the hub has not read yet is
+        lost with it.
+        """
+        machine, until = self._shell.machine, monotonic() + LEAVE
+        loop.settle()
+        while machine.open and machine.under_way and monotonic() < until:
+            loop.turn()
+        self._shell.events.append(Requested(m.ClientBye(cancel=self._cancel)))
+        loop.settle()
 
 
 @contextlib.contextmanager
