@@ -90,7 +90,7 @@ test-peers: $(OTHERS) $(CPYTHON)  ## Tests of dask and joblib, from their wheels
 	$(PYTEST) -c tests/peers/pytest.ini -q --pyargs joblib.test.test_parallel
 	PYTHONPATH=$(CURDIR)/$(dir $(CPYTHON)) $(PYTEST) -c tests/peers/pytest.ini -q tests/peers/cpython_executors.py
 
-first-hour: $(DEV)  ## Follow README and tutorial to the letter in empty environments, with the seconds of each step (three minutes)
+first-hour: $(DEV)  ## Follow README, tutorial and Prefect's page to the letter in empty environments, with the seconds of each step (four minutes)
 	$(BIN)/python -m tests.examples.first_hour
 
 nightly: $(HOSTS) $(REDIS)  ## What takes hours: every guard taken out, 20,000 seeds, much fuzzing, random faults, the soak, the cluster, the first hour, PySpark's tests, dask's, joblib's, CPython's

@@ -49,7 +49,7 @@ def seconds_of(mesh: Mesh, path: Path, count: int, bound: float) -> None:
     assert [after[0] - before[0] for before, after in pairwise(found)] == [1.0] * (count - 1)
     assert min(late) >= 0
     assert sorted(late)[len(late) // 2] <= bound
-    assert mesh.status()["tasks"]["queued"] == 0
+    wait_until(lambda: mesh.status()["tasks"]["queued"] == 0)  # the last one may be about to end
 
 
 def test_a_second_s_period(mesh: Mesh, tmp_path: Path):

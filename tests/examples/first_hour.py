@@ -1,4 +1,4 @@
-"""The first hour of a new user: README and tutorial followed to the letter in empty environments.
+"""The first hour of a new user: README, tutorial and Prefect's page to the letter in empty environments.
 
     python -m tests.examples.first_hour
 
@@ -28,6 +28,7 @@ LESSONS = [
     for name in ("first-tasks", "three-machines", "model-behind-a-queue", "spark-step")
 ]
 INSTALL = re.compile(r"`(pip install [^`]+)`")
+PREFECT = [ROOT / "docs/how-to/prefect.md"]
 SPARK = {"PYSPARK_SUBMIT_ARGS": "--conf spark.taskmesh.address=tcp://127.0.0.1:5550 pyspark-shell"}
 """README's job has its address as a comment: an option of the command that starts it."""
 
@@ -47,7 +48,7 @@ def follow(page: Path, python: Path, folder: Path) -> None:
     print(f"--- {page.relative_to(ROOT)}", flush=True)
     install(text, python)
     folder.mkdir()
-    programs = Programs(folder, {"PYTHONPATH": ""}, str(python))
+    programs = Programs(folder, {"PYTHONPATH": "", "PREFECT_HOME": f"{folder}/prefect"}, str(python))
     try:
         Reader(programs, SPARK if page.name == "README.md" else None, prints=True).follow(text)
     finally:
@@ -55,9 +56,9 @@ def follow(page: Path, python: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Follow README in one new environment, and the lessons in another one, in their order."""
+    """Follow README, the lessons in their order, and Prefect's page, each in a new environment."""
     began = time.monotonic()
-    for pages in (README, LESSONS):
+    for pages in (README, LESSONS, PREFECT):
         with tempfile.TemporaryDirectory() as there:
             subprocess.run([sys.executable, "-m", "venv", f"{there}/venv"], check=True)
             for page in pages:

@@ -27,6 +27,8 @@ OF_SPARK = ("spark", "capacity")
 """Beginnings of the names of pages whose blocks are parts of Spark jobs: tests/spark has them."""
 OF_PEERS = ("how-to/dask", "how-to/joblib")
 """Beginnings of the names of pages whose programs need the packages of `make .venv/ready-peers`."""
+FOLLOWED = ("tutorial/", "how-to/prefect")
+"""Beginnings of the names of pages that `first_hour` follows in environments of their own."""
 PAGES = {
     str(page.relative_to(ROOT / "docs")): page.read_text(encoding="utf-8")
     for page in sorted((ROOT / "docs").rglob("*.md"))
@@ -37,7 +39,7 @@ PROGRAMS = {
     **{
         f"{name}-{number}": program
         for name, text in PAGES.items()
-        if not name.startswith("tutorial/") and not Path(name).name.startswith(OF_SPARK)
+        if not name.startswith(FOLLOWED) and not Path(name).name.startswith(OF_SPARK)
         for number, program in enumerate(programs_of(text), 1)
     },
 }

@@ -126,6 +126,7 @@ def test_F38_address_space_limit(cluster, connect):
     assert set(worker.slots()) == slots, "no slot had to be replaced"
 
 
+@pytest.mark.timeout(180)
 def test_F42_poison_set(cluster, connect):
     cluster.start_hub()
     for number in range(2):
@@ -139,7 +140,7 @@ def test_F42_poison_set(cluster, connect):
             indexes.append(client.submit(misbehave, deed))
             client.submit_ordinary(30)
 
-    client.wait_all(40)
+    client.wait_all(120)
 
     verdict = client.assert_clean(repeated=[index for deed in crash for index in poison[deed]])
     crashes = 6 * len(crash)

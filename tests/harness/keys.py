@@ -24,3 +24,11 @@ class Ring:
         if authorized:
             self.hub.authorize(role, name, keys_in(public))
         return str(folder.path)
+
+
+def tells_of_revocation(error: BaseException | None) -> bool:
+    """Return True if an error says so, in the hub's words or after a handshake that was refused.
+
+    The hub's own words come if a message arrives before its link is cut.
+    """
+    return any(words in str(error) for words in ("or not any more", "its key has been revoked"))

@@ -267,8 +267,11 @@ class Program:
             try:
                 self.wait()
             except subprocess.TimeoutExpired:
-                self.kill()
-                raise
+                for pid in self.slots():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGABRT)  # faulthandler writes every thread's stack
+                self.close(tell=True)
+                raise AssertionError(f"it does not end:\n{self.report()}") from None
 
     def close(self, *, tell: bool = False) -> None:
         """Kill it and all that belongs to it; with `tell` it first says where each of its threads stands."""

@@ -17,7 +17,7 @@ from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import EventKind, Socket
 from tests.harness.cluster import Cluster
 from tests.harness.journal import words
-from tests.harness.keys import Ring
+from tests.harness.keys import Ring, tells_of_revocation
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.hosting import nested, workload
@@ -266,14 +266,6 @@ def test_over_ipc_too_a_revoked_client_is_cut_off(programs: Programs, ring: Ring
         wait_until(lambda: tells_of_revocation(outcome(revoked)), REVOKED_S)
         assert honest.submit(workload.add, 2, 2).result(20) == 4
         revoked.close(cancel=True)
-
-
-def tells_of_revocation(error: BaseException | None) -> bool:
-    """Return True if an error says so, in the hub's words or after a handshake that was refused.
-
-    The hub's own words come if a message arrives before its link is cut.
-    """
-    return any(words in str(error) for words in ("or not any more", "its key has been revoked"))
 
 
 def outcome(mesh: Mesh) -> BaseException | None:

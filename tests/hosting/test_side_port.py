@@ -111,8 +111,7 @@ def test_a_loop_that_stands_is_not_live_and_answers_nothing(place_of, monkeypatc
     assert "has not turned for" in place.ask("/livez")[1]
     status, text = place.ask("/readyz")
     assert (status, "has not come by" in text) == (503, True)
-    place.loop.turn()
-    assert place.ask("/livez")[0] == 200
+    wait_until(lambda: (place.loop.turn(), place.ask("/livez")[0]) == (None, 200))
 
 
 def test_an_answer_that_fails_is_503_and_the_loop_goes_on(place_of, monkeypatch):

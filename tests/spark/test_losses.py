@@ -223,7 +223,7 @@ def test_row_21_a_cancelled_job_leaves_nothing_on_the_mesh(spark, own_mesh, jour
     assert "cancel" in job.failure(10).lower()
     assert time.monotonic() - began < 5
     # Spark kills its worker after 3 s, and the hub gives a client that is silent 5 s
-    wait_until(lambda: not left(own_mesh.address), 10, "the hub has given up what nobody waits for")
+    wait_until(lambda: not left(own_mesh.address), 30, "the hub has given up what nobody waits for")
     quick = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long")
     assert len(quick.collect()) == 4
 
@@ -237,7 +237,7 @@ def test_row_22_a_limit_does_not_run_the_rest(spark, mesh, address, journal):
 
     assert len(found) == 5
     assert len(journal.lines) < 2 * 2 * 4  # two tasks, two windows
-    wait_until(lambda: not left(address), 10, "what was under way is given up")
+    wait_until(lambda: not left(address), 30, "what was under way is given up")
 
 
 def test_row_22_a_generator_that_is_closed_early_has_the_hub_cancel_its_window(address, gates):
@@ -263,7 +263,7 @@ def test_row_22_a_generator_that_is_closed_early_has_the_hub_cancel_its_window(a
         assert next(results)["id"].to_pylist() == [0]
         results.close()
 
-        wait_until(lambda: not left(address), 10, "what was under way is given up")
+        wait_until(lambda: not left(address), 30, "what was under way is given up")
         assert before + 2 <= _cancelled(address) <= before + bridge.window
     finally:
         mesh_of(bridge).close(cancel=True)

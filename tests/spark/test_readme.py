@@ -10,7 +10,7 @@ from tests.harness.program import ROOT
 from tests.harness.requirement import require_java
 from tests.spark.conftest import QUICK_JAVA
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 SETTINGS = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA}
 

@@ -47,11 +47,12 @@ def test_a_mesh_works_where_a_call_is_refused(refused, tmp_path):
     assert (ended.stdout.split(), ended.stderr) == (["1024", "lived", "gone"], "")
 
 
+@pytest.mark.timeout(240)
 def test_deaths_are_noticed_where_a_sandbox_refuses_all_of_them():
     """Without pidfd, say, the fork server's `waitpid` and the ends of sockets tell them."""
     program = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pool/slots/test_deaths.py")
     program = (*program, "-k", "not sessions_of_their_own")  # nobody leaves a session without setsid
-    ended = outcome_of(sandbox.line(",".join(CALLS), sys.executable, *program), timeout=120)
+    ended = outcome_of(sandbox.line(",".join(CALLS), sys.executable, *program), timeout=200)
 
     assert ended.returncode == 0, ended.stdout
 
