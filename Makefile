@@ -246,7 +246,7 @@ $(BOX): .ci/box constraints.txt constraints-redis.txt constraints-spark.txt $(DE
 $(KUBE): .ci/cluster constraints-kube.txt | $(DEV)
 	@.ci/once $@ $^ -- .ci/cluster .venv/kube $(BIN)/python
 
-# Debian keeps CPython's tests apart. They are of its Python, 3.11, and so is what runs them.
+# Debian has CPython's tests in a package of their own. They are of Python 3.11, as is the one of .venv.
 $(CPYTHON): | $(DEV)
 	@echo "Fetching CPython's tests of executors from Debian's libpython3.11-testsuite"
 	@rm -rf $(@D) && mkdir -p $(@D)

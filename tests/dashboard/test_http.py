@@ -168,7 +168,7 @@ def test_streams_are_bounded_and_end_with_the_program(programs: Programs):
             assert held.enter_context(browser.stream()).status == 200
         assert browser.get("/feed")[0] == 503
         program.terminate()
-        assert program.wait() == 0, program.report()
+        assert program.wait(3) == 0, program.report()
     assert hub.alive
 
 
@@ -200,7 +200,7 @@ def test_a_hub_that_is_away_is_told_and_comes_back(programs: Programs):
     programs.hub(address)
     seen(browser, lambda each: not each["error"])
     os.kill(program.pid, signal.SIGTERM)
-    assert program.wait() == 0
+    assert program.wait(3) == 0
 
 
 def test_a_dashboard_that_stands_or_is_killed_is_no_matter_for_the_mesh(programs: Programs):

@@ -1,4 +1,4 @@
-"""The first hour of a new user: README, tutorial and Prefect's page to the letter in empty environments.
+"""The first hour of a new user: README, tutorial and a how-to, followed in empty environments.
 
     python -m tests.examples.first_hour
 

@@ -53,7 +53,7 @@ class Holdings:
         return [words for mine, theirs in pairs for thing, words in mine.items() if thing not in theirs]
 
 
-def left_behind(baseline: Holdings, timeout: float = 10.0) -> list[str]:
+def left_behind(baseline: Holdings, timeout: float = 2.0) -> list[str]:
     """Name what is left beyond the baseline once things had `timeout` seconds to go."""
     if not Holdings.now(baseline).beyond(baseline):
         return []

@@ -75,7 +75,7 @@ def test_a_killed_hub_with_a_pool_leaves_no_process(programs: Programs, tmp_path
 
         program.kill()
 
-        wait_until(lambda: not any(map(exists, family)), 10)
+        wait_until(lambda: not any(map(exists, family)), 2)
         assert held.cancel()
 
 

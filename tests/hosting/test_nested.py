@@ -350,7 +350,7 @@ def test_an_interrupted_mesh_ends_at_once_with_parents_waiting(tmp_path):
     wait_until(lambda: words(journal), 10, "the first child has run")
     began = time.monotonic()
     mesh.close(cancel=True)
-    assert time.monotonic() - began < 10.0  # its children would run for 30 s
+    assert time.monotonic() - began < 2.0
 
 
 def test_two_event_loops_do_not_meet(local):

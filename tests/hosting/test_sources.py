@@ -14,8 +14,9 @@ from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 
 WAIT_S = 30
-LONG_ENOUGH_FOR_ALL_SLOTS = "import time\n\ndef answer():\n    time.sleep(0.05)\n    return "
-OLD, NEW = f"{LONG_ENOUGH_FOR_ALL_SLOTS}'old'\n", f"{LONG_ENOUGH_FOR_ALL_SLOTS}'new one'\n"
+SOURCE = "import time\n\ndef answer():\n    time.sleep(0.05)\n    return {!r}\n"
+"""A module with a task that lasts long enough for all slots to have some."""
+OLD, NEW = SOURCE.format("old"), SOURCE.format("new one")
 TOLD = "workers run another source of the module edited"
 
 

@@ -38,7 +38,7 @@ class OnMesh(cpython.ExecutorMixin):  # type: ignore[misc]  # CPython's tests ha
     """An executor for each test."""
 
     executor_type = MeshExecutor
-    mode = "process"
+    mode: str
 
     def setUp(self) -> None:
         os.environ["TASKMESH_MODE"] = self.mode

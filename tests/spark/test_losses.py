@@ -263,7 +263,7 @@ def test_row_22_a_generator_that_is_closed_early_has_the_hub_cancel_its_window(a
         assert next(results)["id"].to_pylist() == [0]
         results.close()
 
-        wait_until(lambda: not left(address), 30, "what was under way is given up")
+        wait_until(lambda: not left(address), 10, "what was under way is given up")
         assert before + 2 <= _cancelled(address) <= before + bridge.window
     finally:
         mesh_of(bridge).close(cancel=True)
